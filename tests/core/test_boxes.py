@@ -62,7 +62,6 @@ def test_formats_lead_back_to_where_they_began(boxes: torch.Tensor) -> None:
 @given(corners())
 def test_all_formats_tell_the_same_size_and_centre(boxes: torch.Tensor) -> None:
     centred, sized = xyxy_to_cxcywh(boxes), xyxy_to_xywh(boxes)
-
     assert torch.equal(centred[:, 2:], sized[:, 2:])
     assert torch.equal(centred[:, :2] * 2, sized[:, :2] * 2 + sized[:, 2:])
     assert torch.equal(box_area(boxes), sized[:, 2] * sized[:, 3])
@@ -74,9 +73,7 @@ def test_overlap_equals_that_of_painted_squares(boxes: torch.Tensor) -> None:
     first, second = painted(boxes[0]), painted(boxes[1])
     union = (first | second).sum()
     expected = (first & second).sum() / union if union else 0.0
-
     found = paired_iou(boxes[0], boxes[1])
-
     assert found.item() == pytest.approx(expected, abs=1e-12)
 
 
@@ -88,9 +85,7 @@ def test_generalised_overlap_takes_off_the_empty_share_of_the_hull(boxes: torch.
     hull = painted(torch.tensor([*edges[:, :2].min(0), *edges[:, 2:].max(0)])).sum()
     union = (first | second).sum()
     expected = ((first & second).sum() / union if union else 0.0) - ((hull - union) / hull if hull else 0.0)
-
     found = paired_generalised_iou(boxes[0], boxes[1])
-
     assert found.item() == pytest.approx(expected, abs=1e-12)
     assert -1 <= found.item() <= paired_iou(boxes[0], boxes[1]).item() <= 1
 
@@ -102,7 +97,6 @@ def test_overlap_of_all_pairs_is_that_of_each_pair_and_symmetric(
 ) -> None:
     for all_pairs, pair in ((box_iou, paired_iou), (generalised_box_iou, paired_generalised_iou)):
         table = all_pairs(boxes, others)
-
         assert table.shape == (len(boxes), len(others))
         for row, box in enumerate(boxes):
             assert torch.equal(table[row], pair(box, others))
@@ -113,7 +107,6 @@ def test_overlap_of_all_pairs_is_that_of_each_pair_and_symmetric(
 @given(corners())
 def test_a_box_with_an_area_overlaps_itself_wholly(boxes: torch.Tensor) -> None:
     has_area = box_area(boxes) > 0
-
     assert torch.equal(paired_iou(boxes, boxes), has_area.double())
     assert torch.equal(paired_generalised_iou(boxes, boxes), has_area.double())
 
@@ -124,15 +117,12 @@ def test_moving_and_scaling_both_boxes_changes_no_overlap(
     boxes: torch.Tensor, distance: int, factor: int
 ) -> None:
     table, moved = generalised_box_iou(boxes, boxes), boxes * factor + distance
-
     torch.testing.assert_close(generalised_box_iou(moved, moved), table, rtol=1e-12, atol=1e-12)
 
 
 def test_batches_of_boxes_are_compared_image_by_image() -> None:
     boxes, others = random_boxes(6, 1).view(2, 3, 4), random_boxes(10, 2).view(2, 5, 4)
-
     table = generalised_box_iou(boxes, others)
-
     assert table.shape == (2, 3, 5)
     for image in range(2):
         assert torch.equal(table[image], generalised_box_iou(boxes[image], others[image]))
@@ -147,9 +137,7 @@ def test_overlap_equals_that_of_coco() -> None:
     from pycocotools import mask
 
     boxes, others = random_boxes(7, 3).double(), random_boxes(5, 4).double()
-
     expected = mask.iou(xyxy_to_xywh(boxes).numpy(), xyxy_to_xywh(others).numpy(), [0] * 5)
-
     torch.testing.assert_close(box_iou(boxes, others), torch.from_numpy(expected))
 
 
@@ -157,9 +145,7 @@ def test_share_within_crowds_equals_that_of_coco() -> None:
     from pycocotools import mask
 
     boxes, others = random_boxes(7, 3).double(), random_boxes(5, 4).double()
-
     expected = mask.iou(xyxy_to_xywh(boxes).numpy(), xyxy_to_xywh(others).numpy(), [1] * 5)
-
     torch.testing.assert_close(covered_share(boxes, others), torch.from_numpy(expected))
 
 
@@ -167,25 +153,20 @@ def test_overlap_equals_that_of_transformers() -> None:
     from transformers.loss.loss_for_object_detection import generalized_box_iou
 
     boxes, others = random_boxes(7, 5), random_boxes(5, 6)
-
     torch.testing.assert_close(generalised_box_iou(boxes, others), generalized_box_iou(boxes, others))
 
 
 def test_gradients_are_numbers_where_boxes_have_no_area() -> None:
     boxes = torch.tensor([[1.0, 1, 1, 1], [2, 2, 2, 5], [0, 0, 3, 3]], requires_grad=True)
     others = torch.tensor([[1.0, 1, 1, 1], [2, 2, 2, 7], [5, 5, 5, 5]])
-
     (paired_generalised_iou(boxes, others).sum() + box_iou(boxes, others).sum()).backward()
-
     assert boxes.grad is not None
     assert boxes.grad.isfinite().all()
 
 
 def test_boxes_that_do_not_touch_are_drawn_together() -> None:
     box = torch.tensor([0.0, 0, 1, 1], requires_grad=True)
-
     paired_generalised_iou(box, torch.tensor([3.0, 0, 4, 1])).backward()
-
     assert box.grad is not None
     assert box.grad[2] > 0  # its right edge should move to the right
 
@@ -194,7 +175,6 @@ def test_boxes_that_do_not_touch_are_drawn_together() -> None:
 @given(corners(), st.integers(0, 40), st.integers(0, 40))
 def test_clipping_keeps_what_is_inside(boxes: torch.Tensor, height: int, width: int) -> None:
     clipped = clip_boxes(boxes, (height, width))
-
     image = painted(torch.tensor([0, 0, width, height]))
     for before, after in zip(boxes, clipped, strict=True):
         assert ((painted(before) & image) == painted(after)).all()
@@ -203,6 +183,5 @@ def test_clipping_keeps_what_is_inside(boxes: torch.Tensor, height: int, width: 
 
 def test_corners_the_wrong_way_round_have_no_area() -> None:
     inverted = torch.tensor([[4.0, 1, 2, 3], [4.0, 3, 2, 1]])
-
     assert box_area(inverted).tolist() == [0, 0]
     assert box_iou(inverted, torch.tensor([[0.0, 0, 9, 9]])).tolist() == [[0], [0]]

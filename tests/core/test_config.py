@@ -49,9 +49,7 @@ class Outer(Config):
 
 def test_a_dotted_change_leaves_the_rest_and_the_original() -> None:
     before = Outer()
-
     after = before.with_changes({"inner.rate": 0.25, "count": 7})
-
     assert (after.inner.rate, after.count, after.pair) == (0.25, 7, (2, 5))
     assert (before.inner.rate, before.count) == (0.5, 3)
 
@@ -72,14 +70,12 @@ def test_an_unknown_name_says_what_there_is(path: str, hint: str) -> None:
 def test_all_faults_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         Outer.from_tree({"count": "many", "inner": {"rate": "fast"}, "extra": 1})
-
     assert all(name in str(caught.value) for name in ("count", "inner.rate", "extra"))
 
 
 def test_a_broken_rule_over_several_fields_is_told_without_all_of_them() -> None:
     with pytest.raises(ConfigError) as caught:
         Ordered().with_changes({"second": 1})
-
     assert caught.value.given == "the settings of Ordered do not fit: Ordered: second 1 is not above first 2"
 
 
@@ -90,9 +86,7 @@ def test_settings_are_frozen() -> None:
 
 def test_assignments_are_json_where_they_can_be_and_text_else() -> None:
     texts = ["a.b=0.5", "c=[2, 3]", "d=true", "e=adamw", 'f="7"', "g=x=y"]
-
     changes = parse_assignments(texts)
-
     assert changes == {"a.b": 0.5, "c": [2, 3], "d": True, "e": "adamw", "f": "7", "g": "x=y"}
 
 
@@ -107,14 +101,12 @@ def test_an_assignment_needs_a_name_and_an_equals_sign(text: str) -> None:
 )
 def test_settings_survive_json(count: int, rate: float, pair: tuple[int, int]) -> None:
     settings = Outer(count=count, inner=Inner(rate=rate), pair=pair)
-
     assert Outer.model_validate_json(settings.model_dump_json()) == settings
 
 
 @pytest.mark.parametrize("value", [64, "64", "64x64", [64, 64]])
 def test_one_number_stands_for_height_and_width(value: Any) -> None:
     settings = ImageDataSettings(source="photos", image_size=(8, 8))
-
     assert settings.with_changes({"image_size": value}).image_size == (64, 64)
 
 

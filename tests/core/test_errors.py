@@ -10,7 +10,6 @@ from vitrail.core.errors import CheckpointError, ConfigError, DataError, Vitrail
 @pytest.mark.parametrize("kind", [ConfigError, DataError, CheckpointError])
 def test_every_error_is_a_value_error_with_three_parts(kind: type[VitrailError]) -> None:
     error = kind("the folder is empty", expected="an image", remedy="Add one")
-
     assert isinstance(error, ValueError)
     assert str(error) == "the folder is empty. Expected an image. Add one."
 
@@ -23,7 +22,6 @@ def test_a_near_name_is_offered_and_a_far_one_lists_all() -> None:
 def test_a_part_that_has_its_own_end_gets_no_second_one() -> None:
     inner = DataError("a.png is empty", expected="an image", remedy="Remove it")
     outer = DataError(f"nothing can be read: {inner}", expected="one image", remedy="Did you mean 'b'?")
-
     assert str(outer).startswith(
         "nothing can be read: a.png is empty. Expected an image. Remove it. Expected one"
     )

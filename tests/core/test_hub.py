@@ -33,11 +33,9 @@ def test_without_an_address_caches_alone_are_asked_and_afterwards_the_network_ag
     settings = ModuleType("datasets.config")
     settings.HF_HUB_OFFLINE = False  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets.config", settings)
-
     with hub.without_waiting(), hub.without_waiting():
         assert constants.is_offline_mode()
         assert settings.HF_HUB_OFFLINE
-
     assert not constants.is_offline_mode()
     assert not settings.HF_HUB_OFFLINE
 

@@ -35,7 +35,6 @@ def make_registry(folder: Path) -> Registry[int]:
 
 def test_entries_of_all_files_are_found_in_order(plugins: Path) -> None:
     registry = make_registry(plugins)
-
     assert dict(registry) == {"circle": 0, "cube": 12, "tile": 4}
     assert list(registry) == ["circle", "cube", "tile"]
     assert "cube" in registry
@@ -45,14 +44,12 @@ def test_entries_of_all_files_are_found_in_order(plugins: Path) -> None:
 def test_nothing_is_imported_before_the_first_look_up(plugins: Path) -> None:
     registry = make_registry(plugins)
     assert plugins.name not in sys.modules
-
     assert registry["tile"] == 4
     assert f"{plugins.name}.square" in sys.modules
 
 
 def test_a_new_file_is_a_new_entry(plugins: Path) -> None:
     (plugins / "flat.py").write_text("ENTRIES = {'line': 2}\n")
-
     assert make_registry(plugins)["line"] == 2
 
 
@@ -63,6 +60,5 @@ def test_an_unknown_name_offers_the_nearest(plugins: Path) -> None:
 
 def test_one_name_in_two_files_is_our_own_fault(plugins: Path) -> None:
     (plugins / "again.py").write_text("ENTRIES = {'tile': 5}\n")
-
     with pytest.raises(AssertionError, match=r"shape registered twice: .'tile'"):
         make_registry(plugins)["tile"]

@@ -60,18 +60,14 @@ def test_an_error_turns_it_off() -> None:
     switch = SharedSwitch(lambda: entered)
     left: list[bool] = []
     entered.callback(left.append, True)
-
     with pytest.raises(ValueError, match="odd"), switch.on():
         raise ValueError("odd")
-
     assert left == [True]
 
 
 def test_two_conversions_at_once_leave_logging_as_it_was() -> None:
     before = logging.root.manager.disable
-
     left_in_the_order_of_coming(quiet(), quiet())
-
     assert logging.root.manager.disable == before
 
 
@@ -80,9 +76,7 @@ def test_two_explanations_at_once_leave_the_compiler_as_it_was() -> None:
 
     before = compiler._stance
     assert "torch._dynamo" in sys.modules
-
     left_in_the_order_of_coming(uncompiled(), uncompiled())
-
     try:
         assert compiler._stance == before
     finally:

@@ -52,7 +52,6 @@ def test_there_are_the_fifteen_of_the_paper_in_four_groups() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_damage_repeats_for_a_seed_and_grows_with_severity(name: str, scene: torch.Tensor) -> None:
     damaged = [corrupt(scene, CORRUPTIONS[name], severity, seed=4) for severity in SEVERITIES]
-
     assert torch.equal(damaged[1], corrupt(scene, CORRUPTIONS[name], 2, seed=4))
     assert all(image.shape == scene.shape and image.dtype == torch.uint8 for image in damaged)
     distances = [float((image.double() - scene.double()).abs().mean()) for image in damaged]
@@ -110,7 +109,6 @@ def test_motion_along_a_row_is_a_weighted_sum_of_what_follows() -> None:
     pixels = np.zeros((3, 12))
     pixels[1, 6] = 1.0
     blurred = motion_blur(pixels, 2, 1.5, 0.0)
-
     weights = np.exp(-(np.arange(5) ** 2) / (2 * 1.5**2))
     weights /= weights.sum()
     # The pixel at 6 - i reads the one at 6 with the weight i.
@@ -149,7 +147,6 @@ def test_glass_moves_values_no_farther_than_told_and_makes_none() -> None:
     pixels = np.arange(400.0).reshape(20, 20)[..., None].repeat(3, axis=-1) / 400
     moved = glass_blur(pixels, (1e-3, 2, 1), no_draws())[..., 0]
     before = np.floor(pixels[..., 0] * 255 + 1e-6) / 255
-
     inside = slice(3, 18)
     assert (moved != before)[inside, inside].mean() > 0.8
     assert np.array_equal(moved[:3], before[:3])

@@ -84,7 +84,6 @@ def divided(splits, **changes):
 
 def test_both_are_drawn_of_the_training_split_the_test_first():
     found = divided({"train": range(10)}, things="pairs", drawn=", at random")
-
     assert found.test.values == (8, 9)
     assert found.validation.values == (6, 7)
     assert found.train.values == (0, 1, 2, 3, 4, 5)
@@ -95,14 +94,12 @@ def test_both_are_drawn_of_the_training_split_the_test_first():
 
 def test_what_the_source_brings_stays_as_it_is():
     found = divided({"train": [1], "validation": [2], "test": [3]})
-
     assert (found.train.values, found.validation.values, found.test.values) == ((1,), (2,), (3,))
     assert found.test_origin == found.validation_origin == "from the source"
 
 
 def test_a_lone_validation_split_becomes_the_test():
     found = divided({"train": range(8), "validation": [9]})
-
     assert found.test.values == (9,)
     assert found.validation.values == (6, 7)
     assert [each.check for each in found.findings] == ["known", "validation-as-test"]
@@ -110,13 +107,11 @@ def test_a_lone_validation_split_becomes_the_test():
 
 def test_a_source_of_nothing_but_a_test_has_an_empty_training_split():
     found = divided({"test": [1, 2]})
-
     assert found.train.values == found.validation.values == ()
 
 
 @pytest.mark.parametrize(("max_test", "count", "is_told"), [(1, 1, True), (2, 2, False), (5, 2, False)])
 def test_a_test_of_a_large_source_is_bounded(max_test, count, is_told):
     found = divided({"train": range(10)}, max_test=max_test)
-
     assert len(found.test) == count
     assert ("bounded-test" in [each.check for each in found.findings]) == is_told

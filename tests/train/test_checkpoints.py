@@ -184,9 +184,7 @@ def test_what_a_kill_left_of_older_checkpoints_is_removed_on_resuming(tmp_path: 
     (tmp_path / "step-000002").mkdir()
     (tmp_path / "step-000003").mkdir()
     (tmp_path / ".step-000004.writing-7").mkdir()
-
     prune_checkpoints(tmp_path, kept=tmp_path / "step-000003")
-
     assert [path.name for path in tmp_path.iterdir()] == ["step-000003"]
 
 

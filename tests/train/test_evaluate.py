@@ -73,15 +73,12 @@ def test_report_holds_scores_tables_and_signature() -> None:
 @pytest.mark.parametrize("batch_size", [1, 3, 50])
 def test_scores_do_not_depend_on_the_batch_size(batch_size: int) -> None:
     expected = evaluate(toy_task(), Levels(), Toys(11), batch_size=11)
-
     assert evaluate(toy_task(), Levels(), Toys(11), batch_size=batch_size) == expected
 
 
 def test_report_survives_the_way_through_a_file(tmp_path: Path) -> None:
     report = evaluate(toy_task(), Levels(), Toys(8), batch_size=3, class_names=("a", "b", "c"))
-
     report.save(tmp_path / "report.json")
-
     assert Report.load(tmp_path / "report.json") == report
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
@@ -93,7 +90,6 @@ def test_a_missing_report_is_explained(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_report_is_explained(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text('{"scores": 3}')
-
     with pytest.raises(ConfigError, match="Report do not fit"):
         Report.load(tmp_path / "report.json")
 
@@ -105,15 +101,12 @@ def test_an_empty_source_is_refused() -> None:
 
 def test_the_mode_of_the_model_is_restored() -> None:
     model = Levels().train()
-
     evaluate(toy_task(), model, Toys(4), batch_size=3)
-
     assert model.training
 
 
 def test_bfloat16_runs_and_signs_itself() -> None:
     report = evaluate(toy_task(), Levels(), Toys(20), batch_size=7, precision="bfloat16")
-
     assert "precision:bfloat16" in report.signature_line
     assert report.scores["accuracy"] == pytest.approx(0.8)
 

@@ -24,9 +24,7 @@ def experiment() -> Experiment:
 
 def test_an_experiment_survives_json(experiment: Experiment) -> None:
     planned = experiment.with_changes({"train.replans": [{"at_step": 3, "steps": 5}], "budget_s": 90.0})
-
     again = ClassificationExperiment.model_validate_json(planned.model_dump_json())
-
     assert again == planned
     assert again.train.replans == (Replan(at_step=3, steps=5),)
 

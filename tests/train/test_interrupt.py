@@ -33,7 +33,6 @@ def test_the_first_signal_is_noted_and_the_second_acts() -> None:
 def test_an_interruption_tells_how_to_go_on() -> None:
     with pytest.raises(KeyboardInterrupt) as caught, resumable(FOLDER):
         raise KeyboardInterrupt
-
     assert str(caught.value) == "stopped. Go on with: vitrail train --resume 'runs/my run'"
 
 

@@ -138,7 +138,6 @@ def test_the_peak_is_at_least_what_the_process_holds_and_stays_when_it_is_freed(
     resident = psutil.Process().memory_info().rss / 2**20
     peak = peak_memory_mib(CPU)
     del held
-
     assert peak is not None
     assert peak >= resident - 5
     assert peak_memory_mib(CPU) >= peak - 5  # the kernel counts pages in batches
@@ -152,9 +151,7 @@ def test_a_child_does_not_count_what_its_parent_held():
         "import torch; from vitrail.train.machine import peak_memory_mib;"
         "print(peak_memory_mib(torch.device('cpu')))"
     )
-
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
     assert held.sum() > 0
     assert 50 < float(done.stdout) < 1000
 

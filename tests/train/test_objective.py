@@ -29,7 +29,6 @@ def make_batch():
 
 def test_every_tensor_moves_and_nothing_else():
     moved = make_batch().to(torch.device("meta"))
-
     assert type(moved) is SomeBatch
     assert type(moved.boxes) is Boxes
     assert {each.device.type for each in (moved.images, *moved.boxes)} == {"meta"}
@@ -42,9 +41,7 @@ def test_it_is_as_long_as_its_first_field():
 
 def test_the_first_of_equal_keys_is_kept_in_the_order_of_the_keys() -> None:
     keys = torch.tensor([7, 2, 7, 3, 2, 11, 3])
-
     places = first_of_each(keys)
-
     assert places.tolist() == [keys.tolist().index(key) for key in sorted(set(keys.tolist()))]
 
 

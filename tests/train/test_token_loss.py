@@ -56,9 +56,7 @@ def test_gradient_is_that_of_finite_differences() -> None:
 
 def test_tokens_are_counted_one_by_one() -> None:
     logits, targets, is_token = example()
-
     losses = token_losses(logits, targets, is_token, label_smoothing=0.1)
-
     expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(3, 5)
     torch.testing.assert_close(losses.nll, expected * is_token)
     assert torch.equal(losses.is_correct, (logits.argmax(dim=-1) == targets) & is_token)
@@ -67,10 +65,8 @@ def test_tokens_are_counted_one_by_one() -> None:
 def test_padding_has_no_gradient_and_no_part_in_the_loss() -> None:
     logits, targets, is_token = example()
     changed = torch.where(is_token[..., None], logits, 7 * logits + 1).requires_grad_()
-
     total = token_losses(changed, targets, is_token, label_smoothing=0.1).total
     total.backward()
-
     torch.testing.assert_close(total, token_losses(logits, targets, is_token, label_smoothing=0.1).total)
     assert not changed.grad[~is_token].any()
     assert changed.grad[is_token].any(dim=-1).all()
@@ -79,10 +75,8 @@ def test_padding_has_no_gradient_and_no_part_in_the_loss() -> None:
 def test_half_precision_is_summed_in_float32() -> None:
     logits, targets, is_token = example()
     rounded = logits.bfloat16()
-
     losses = token_losses(rounded.requires_grad_(), targets, is_token, label_smoothing=0.1)
     losses.total.backward()
-
     assert losses.total.dtype == torch.float32
     assert rounded.grad.dtype == torch.bfloat16
     expected = token_losses(rounded.detach().float(), targets, is_token, label_smoothing=0.1)
@@ -93,6 +87,5 @@ def test_a_second_backward_pass_is_refused() -> None:
     logits, targets, is_token = example()
     total = token_losses(logits.requires_grad_(), targets, is_token).total
     total.backward(retain_graph=True)
-
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         total.backward()

@@ -11,30 +11,13 @@ import numpy as np
 from PIL import Image
 
 from vitrail.core.errors import DataError
+from vitrail.data.file_places import is_image_name
 from vitrail.data.images import open_image
 
 ImageInput = str | Path | Image.Image | np.ndarray
 """A file, a folder, a glob pattern, a Pillow image, or uint8 pixels ``height width [3]``."""
 OneImage = Path | bytes | Image.Image | np.ndarray
 """One of them, with folders and patterns resolved, or the content of a file."""
-
-IMAGE_SUFFIXES = frozenset(
-    (
-        ".jpg",
-        ".jpeg",
-        ".png",
-        ".bmp",
-        ".gif",
-        ".webp",
-        ".tif",
-        ".tiff",
-        ".ppm",
-        ".pgm",
-        ".pbm",
-        ".avif",
-        ".jp2",
-    )
-)
 
 
 def list_files(names: Iterable[str | Path]) -> list[Path]:
@@ -53,7 +36,7 @@ def list_files(names: Iterable[str | Path]) -> list[Path]:
             found = sorted(
                 file
                 for file in path.rglob("*")
-                if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file()
+                if is_image_name(file.name) and not file.name.startswith(".") and file.is_file()
             )
         elif glob.has_magic(str(name)) and not path.exists():
             found = sorted(
@@ -108,7 +91,7 @@ def open_input(given: OneImage, name: str | None = None) -> Iterator[Image.Image
     image = _from_array(given, called) if isinstance(given, np.ndarray) else given
     if image.mode == "F" and not np.isfinite(np.asarray(image)).all():
         raise DataError(
-            f"{called} holds values that are no numbers or infinite",
+            f"{called} contains NaN or infinite values",
             expected="finite values, 0 to 1 or 0 to 255",
             remedy="Replace them before the image is given",
         )

@@ -55,7 +55,6 @@ def test_the_table_is_that_of_the_papers() -> None:
 def test_cifar_is_read_as_it_is_published(data: Path, binary: bool) -> None:
     write_cifar10(data / "cifar-10-batches-py", binary=binary)
     raw = read_benchmark("cifar10")
-
     assert raw.class_names == tuple(CIFAR_NAMES)
     assert raw.splits["train"].labels.tolist() == [i % 10 for i in range(20)]
     assert raw.splits["test"].labels.tolist() == [3, 9, 0]
@@ -127,7 +126,6 @@ def test_cifar_is_read_from_the_hubs_tables(data: Path) -> None:
 def test_pets_are_divided_by_their_lists(data: Path) -> None:
     write_pets(data / "oxford-iiit-pet")
     dataset = open_dataset("oxford-pets")
-
     assert dataset.class_names == ("Abyssinian", "american bulldog", "Bombay")
     assert dataset.test.labels.tolist() == [0, 1, 2]
     assert dataset.test.names[1] == "images/american_bulldog_1.jpg"
@@ -141,7 +139,6 @@ def test_pets_are_divided_by_their_lists(data: Path) -> None:
 def test_flowers_are_divided_by_their_sets(data: Path) -> None:
     write_flowers(data / "flowers102")
     raw = read_benchmark("flowers102")
-
     assert len(raw.class_names) == 102
     assert raw.splits["train"].labels.tolist() == [0, 1, 101, 0]
     assert raw.splits["validation"].labels.tolist() == [1, 101, 0, 1]
@@ -207,7 +204,6 @@ def test_a_task_of_vtab_is_divided_by_its_lists(data: Path) -> None:
     assert [len(split) for split in dataset.splits.values()] == [12, 6, 6]
     assert dataset.class_names == ("0", "1", "2")
     assert dataset.upright
-
     listed = data / "vtab-1k" / "oxford_iiit_pet" / "test.txt"
     listed.write_text("images/test/000.png cat\n")
     with pytest.raises(DataError, match=r"line 1 of .*cat"):

@@ -69,7 +69,6 @@ def test_rollout_of_a_pyramid_is_refused(file, tmp_path):
 def test_reduced_keys_are_read_on_their_own_grid():
     shown = _explain(_predictor("pvtv2_b0", PVTV2))
     first = shown.layers[0]
-
     assert (first.query_grid, first.grid) == ((8, 12), (2, 3))
     torch.testing.assert_close(
         shown.relevance(layer=0, head=0), first.weights[0, 0].mean(dim=0).reshape(2, 3)
@@ -82,7 +81,6 @@ def test_reduced_keys_are_read_on_their_own_grid():
 def test_a_class_token_is_read_where_it_is_and_the_mean_before():
     shown = _explain(_predictor("pvt_t", PVT))
     last, maps = shown.layers[-1], shown.maps[0]
-
     assert maps.reader == "class"
     torch.testing.assert_close(shown.relevance(head=1), last.weights[0, 1, 0, 1:].reshape(1, 2))
     assert [maps.reader_of(layer) for layer in maps.layers] == ["mean"] * 4 + ["class"]
@@ -100,7 +98,6 @@ def test_fine_maps_are_joined_to_coarser_ones(monkeypatch):
     whole = _explain(predictor)
     monkeypatch.setattr(explaining, "LONGEST_GRID", 6)
     coarse = _explain(predictor)
-
     assert [each.grid for each in whole.layers][:2] == [(8, 12), (8, 12)]
     assert [each.grid for each in coarse.layers][:2] == [(4, 6), (4, 6)]
     assert coarse.layers[0].weights.shape[-2:] == (24, 24)
@@ -140,7 +137,6 @@ def test_methods_of_a_class_go_by_one_name_each(method, name, changes, file, tmp
     predictor = _predictor(name, changes)
     shown = _explain(predictor)
     other = next(class_name for class_name in NAMES if class_name != shown.label)
-
     assert torch.equal(shown.relevance(method), shown.relevance(method, class_name=shown.label))
     assert not torch.equal(shown.relevance(method), shown.relevance(method, class_name=other))
     explain_files(predictor.explain, [file], output=tmp_path / "out.png", method=method, class_name=other)
@@ -182,7 +178,6 @@ def test_what_speaks_against_a_class_is_dark_in_a_picture(monkeypatch):
     monkeypatch.setattr(explanation, "overlay", lambda picture, values: drawn.append(values) or picture)
 
     shown.overlay("gradient_input")
-
     assert shown.relevance("gradient_input").min() < 0
     assert drawn[0].min() == 0
 
@@ -244,7 +239,6 @@ def predictor() -> Predictor:
 
 def test_one_page_shows_several_images(predictor: Predictor, image_folder: Path, tmp_path: Path) -> None:
     written = explain_files(predictor.explain, [image_folder / "red"], output=tmp_path / "new" / "out.html")
-
     page = (tmp_path / "new" / "out.html").read_text()
     assert written.files == (tmp_path / "new" / "out.html",)
     assert len(written.explained) == 5
@@ -255,9 +249,7 @@ def test_bad_files_are_reported_and_the_others_explained(
     predictor: Predictor, image_folder: Path, tmp_path: Path
 ) -> None:
     names = [image_folder / "red" / "red-0.png", tmp_path / "missing.png"]
-
     written = explain_files(predictor.explain, names, output=tmp_path / "out.html")
-
     assert [each.name for each in written.explained] == [str(names[0])]
     assert [name for name, _ in written.errors] == [str(names[1])]
 
@@ -269,7 +261,6 @@ def test_a_picture_is_written_for_one_image(predictor: Predictor, image_folder: 
         output=tmp_path / "out.png",
         method="attention",
     )
-
     assert written.files == (tmp_path / "out.png",)
     assert (tmp_path / "out.png").stat().st_size > 0
 
@@ -278,9 +269,7 @@ def test_a_folder_gets_one_picture_for_each_image_under_its_own_name(
     predictor: Predictor, image_folder: Path, tmp_path: Path
 ) -> None:
     names = [image_folder / "red" / "red-0.png", image_folder / "red" / "red-0.png", image_folder / "blue"]
-
     written = explain_files(predictor.explain, names, output=tmp_path / "pictures")
-
     assert [file.name for file in written.files][:3] == ["red-0.png", "red-0-2.png", "blue-0.png"]
     assert len(list((tmp_path / "pictures").iterdir())) == len(written.files) == 7
 
@@ -301,7 +290,6 @@ def test_a_picture_shows_the_layer_and_the_head_that_were_named(
         output = tmp_path / f"{layer}-{head}.png"
         explain_files(predictor.explain, [image], output=output, method="attention", layer=layer, head=head)
         pictures[layer, head] = output.read_bytes()
-
     assert pictures[None, None] == pictures[1, None], "the last one by default"
     assert len(set(pictures.values())) == 3
 
@@ -326,7 +314,6 @@ def test_an_unknown_method_is_refused(predictor: Predictor, image_folder: Path) 
 def test_nothing_but_bad_files_is_an_error(predictor: Predictor, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none of 1 images can be read"):
         explain_files(predictor.explain, [tmp_path / "missing.png"], output=tmp_path / "out.html")
-
     assert not (tmp_path / "out.html").exists()
 
 
@@ -356,7 +343,6 @@ def test_a_method_that_a_model_has_not_is_refused_for_a_page_too(image_folder: P
     preprocessing = Preprocessing(image_size=(16, 24)).model_dump(mode="json")
     settings = model_settings("swin_t", **changes)
     windowed = Predictor(LoadedModel(build("swin_t", **changes), settings, preprocessing, ["a", "b"], {}))
-
     with pytest.raises(ConfigError, match="rollout"):
         explain_files(
             windowed.explain, [image_folder / "red"], output=tmp_path / "out.html", method="rollout"

@@ -48,7 +48,6 @@ def test_all_or_nothing_is_copied():
     tiny = {"width": 12, "depth": 1, "num_heads": 3, "patch_size": 4, "image_size": (8, 8)}
     model, other = build("vit_ti16", **tiny), build("vit_ti16", **{**tiny, "mlp_ratio": 2.0})
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
     with pytest.raises(CheckpointError):
         copy_pretrained(model, other)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

@@ -64,10 +64,8 @@ def test_collate_normalises_and_keeps_labels_and_indices() -> None:
 def test_training_batches_are_mixed_and_evaluation_batches_are_not() -> None:
     augment = AugmentSettings.from_tree({"mixup": 1.0})
     task = ClassificationObjective(3, PREPROCESSING, augment)
-
     mixed = task.collate(samples(), torch.Generator().manual_seed(1))
     plain = task.collate(samples(), None)
-
     assert ((mixed.targets > 0).sum(-1) == 2).all()
     torch.testing.assert_close(mixed.targets.sum(-1), torch.ones(3))
     assert mixed.labels.tolist() == mixed.targets.argmax(-1).tolist()
@@ -76,20 +74,16 @@ def test_training_batches_are_mixed_and_evaluation_batches_are_not() -> None:
 
 def test_training_batches_are_augmented_by_their_generator_alone() -> None:
     task = ClassificationObjective(3, PREPROCESSING, AugmentSettings.from_tree({"flip": True, "shift": 2}))
-
     first, again, other = (
         task.collate(samples(), torch.Generator().manual_seed(seed)).images for seed in (4, 4, 5)
     )
-
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 def test_loss_is_the_sum_of_cross_entropies() -> None:
     logits = torch.tensor([[2.0, 0.5, -1.0], [0.1, 0.2, 0.3]])
-
     loss = ClassificationObjective(3, PREPROCESSING).loss(Fixed([logits]), batch_of([0, 1], [0, 1]))
-
     expected = -math.log(math.exp(2) / (math.exp(2) + math.exp(0.5) + math.exp(-1)))
     expected -= math.log(math.exp(0.2) / (math.exp(0.1) + math.exp(0.2) + math.exp(0.3)))
     assert loss.total.item() == pytest.approx(expected, rel=1e-6)
@@ -100,19 +94,15 @@ def test_loss_is_the_sum_of_cross_entropies() -> None:
 def test_label_smoothing_equals_that_of_torch() -> None:
     logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(7))
     batch = batch_of([0, 1, 2, 2, 0], [0, 1, 2, 3, 4])
-
     loss = ClassificationObjective(3, PREPROCESSING, label_smoothing=0.2).loss(Fixed([logits]), batch)
-
     expected = nn.functional.cross_entropy(logits, batch.labels, label_smoothing=0.2, reduction="sum")
     torch.testing.assert_close(loss.total, expected)
 
 
 def test_loss_of_narrow_logits_is_float32_and_differentiable() -> None:
     model = Fixed([torch.randn(2, 3).bfloat16()])
-
     loss = ClassificationObjective(3, PREPROCESSING).loss(model, batch_of([0, 1], [0, 1]))
     loss.total.backward()
-
     assert loss.total.dtype == loss.count.dtype == torch.float32
     assert model.scale.grad is not None
 
@@ -135,9 +125,7 @@ def test_two_evaluators_joined_equal_one_and_repeated_images_count_once() -> Non
     whole.update(Fixed([logits]), batch_of([0, 1, 2, 0, 1], [0, 1, 2, 3, 4]))
     first.update(Fixed([logits[[4, 0, 2]]]), batch_of([1, 0, 2], [4, 0, 2]))
     second.update(Fixed([logits[[1, 3, 2]]]), batch_of([1, 0, 2], [1, 3, 2]))
-
     first.absorb(second.state())
-
     assert first.result() == whole.result()
     for name, value in whole.state().items():
         assert torch.equal(first.state()[name], value)

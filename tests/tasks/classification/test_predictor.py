@@ -51,9 +51,7 @@ def expected_probabilities(run: Path, path: Path) -> torch.Tensor:
 
 def test_predictions_are_those_of_the_model(run: Path, image_folder: Path) -> None:
     path = image_folder / "red" / "red-1.jpg"
-
     prediction = Predictor(run).predict(path, top=3)[0]
-
     expected = dict(zip(NAMES, expected_probabilities(run, path).tolist(), strict=True))
     assert dict(prediction.scores) == pytest.approx(expected, rel=1e-5)
     assert prediction.label == max(expected, key=expected.__getitem__)
@@ -62,7 +60,6 @@ def test_predictions_are_those_of_the_model(run: Path, image_folder: Path) -> No
 
 def test_a_folder_is_predicted_in_batches_as_image_by_image(run: Path, image_folder: Path) -> None:
     together = Predictor(run, batch_size=4).predict(image_folder)
-
     assert len(together) == 15
     alone = [Predictor(run, batch_size=1).predict(each.source)[0] for each in together]
     for one, other in zip(together, alone, strict=True):
@@ -75,9 +72,7 @@ def test_bad_files_are_reported_in_their_places(run: Path, image_folder: Path) -
     (image_folder / "text.jpg").write_text("no image")
     good = image_folder / "blue" / "blue-0.png"
     names = [image_folder / "empty.png", good, image_folder / "text.jpg", "missing.png", good]
-
     predictions = Predictor(run, batch_size=2).predict(names)
-
     assert [each.error is None for each in predictions] == [False, True, False, False, True]
     assert "0 bytes" in str(predictions[0].error)
     assert "does not exist" in str(predictions[3].error)
@@ -85,42 +80,26 @@ def test_bad_files_are_reported_in_their_places(run: Path, image_folder: Path) -
     assert predictions[0].to_json() == {"source": str(names[0]), "error": predictions[0].error}
 
 
-def test_a_pattern_stands_for_its_files(run: Path, image_folder: Path) -> None:
-    predictions = Predictor(run).predict(str(image_folder / "*" / "*-1.jpg"))
-
+def test_a_pattern_stands_for_its_files_and_no_image_is_refused(run: Path, image_folder: Path) -> None:
+    predictor = Predictor(run)
+    predictions = predictor.predict(str(image_folder / "*" / "*-1.jpg"))
     assert [Path(each.source).name for each in predictions] == ["blue-1.jpg", "green-1.jpg", "red-1.jpg"]
-
-
-def test_a_pattern_without_a_match_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no image"):
-        Predictor(run).predict(str(tmp_path / "*.webp"))
-
-
-def test_a_run_without_a_model_yet_tells_how_to_go_on(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-
-    with pytest.raises(CheckpointError, match=r"is not finished.*vitrail train --resume .*"):
-        Predictor(tmp_path)
+        predictor.predict(str(image_folder / "*.webp"))
+    with pytest.raises(DataError, match="no image was named"):
+        predictor.predict([])
 
 
 def test_a_model_whose_replacement_was_killed_is_found(run: Path) -> None:
     (run / "model").rename(run / ".model.ready")
-
     assert len(Predictor(run).class_names) == 3
-
-
-def test_no_input_is_refused(run: Path) -> None:
-    with pytest.raises(DataError, match="no image was named"):
-        Predictor(run).predict([])
 
 
 def test_pictures_in_memory_are_predicted_like_files(run: Path, image_folder: Path) -> None:
     path = image_folder / "green" / "green-2.png"
     with Image.open(path) as picture:
         in_memory = picture.convert("RGB")
-
     prediction = Predictor(run).predict([in_memory])[0]
-
     assert dict(prediction.scores) == pytest.approx(dict(Predictor(run).predict(path)[0].scores))
     assert prediction.source == "image 0"
 
@@ -128,33 +107,27 @@ def test_pictures_in_memory_are_predicted_like_files(run: Path, image_folder: Pa
 def test_folder_of_a_model_and_a_loaded_model_serve_as_a_run_does(run: Path, image_folder: Path) -> None:
     path = image_folder / "green" / "green-2.png"
     loaded: LoadedModel = load_model(run / "model")
-
     predictions = [Predictor(source).predict(path)[0] for source in (run, str(run / "model"), loaded)]
-
     assert predictions[0] == predictions[1] == predictions[2]
+    tops = [Predictor(run).predict(path, top=top)[0].scores for top in (1, 2, 9)]
+    assert [len(scores) for scores in tops] == [1, 2, 3]
 
 
-def test_top_is_bounded_by_the_classes(run: Path, image_folder: Path) -> None:
-    path = image_folder / "green" / "green-2.png"
-
-    assert [len(Predictor(run).predict(path, top=top)[0].scores) for top in (1, 2, 9)] == [1, 2, 3]
-
-
-def test_a_missing_run_is_explained(tmp_path: Path) -> None:
+def test_what_cannot_predict_is_refused(run: Path, tmp_path: Path) -> None:
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    (unfinished / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"is not finished.*vitrail train --resume .*"):
+        Predictor(unfinished)
     with pytest.raises(CheckpointError, match="is not a folder"):
         Predictor(tmp_path / "none")
-
-
-def test_a_batch_size_of_zero_is_refused(run: Path) -> None:
     with pytest.raises(ConfigError, match="batch size is 0"):
         Predictor(run, batch_size=0)
 
 
 def test_explanation_agrees_with_the_prediction(run: Path, image_folder: Path) -> None:
     predictor, path = Predictor(run), image_folder / "red" / "red-0.png"
-
     explanation = predictor.explain(path)
-
     assert dict(explanation.scores) == pytest.approx(dict(predictor.predict(path)[0].scores))
     assert explanation.picture.size == (8, 12)
     assert len(explanation.layers) == 2
@@ -164,11 +137,9 @@ def test_explanation_agrees_with_the_prediction(run: Path, image_folder: Path) -
 def test_explanation_shows_what_the_pooled_patches_attend_to(run: Path, image_folder: Path) -> None:
     explanation = Predictor(run).explain(image_folder / "red" / "red-0.png")
     weights = explanation.layers[0].weights[0]
-
     one = explanation.relevance("attention", layer=0, head=1)
     joined = explanation.relevance("attention", layer=0, fusion="max")
     rollout = explanation.relevance()
-
     torch.testing.assert_close(one, weights[1].mean(0).reshape(3, 2))
     largest = weights.amax(0)
     torch.testing.assert_close(joined, (largest / largest.sum(-1, keepdim=True)).mean(0).reshape(3, 2))
@@ -199,44 +170,29 @@ def test_choices_that_do_not_exist_are_refused(
     run: Path, image_folder: Path, choice: dict[str, object], message: str
 ) -> None:
     explanation = Predictor(run).explain(image_folder / "red" / "red-0.png")
-
     with pytest.raises(ConfigError, match=message):
         explanation.relevance(**{"method": "attention", **choice})
 
 
 def test_overlay_and_sheet_are_written_as_pictures(run: Path, image_folder: Path, tmp_path: Path) -> None:
     explanation = Predictor(run).explain(image_folder / "red" / "red-0.png")
-
     explanation.save(tmp_path / "overlay.png")
-
     with Image.open(tmp_path / "overlay.png") as written:
         assert np.array_equal(np.asarray(written), np.asarray(explanation.overlay()))
         assert written.width / written.height == 8 / 12
     assert explanation.sheet().width > 2 * 48
-
-
-def test_a_name_without_a_known_suffix_is_refused(run: Path, image_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no suffix of a known format"):
-        Predictor(run).explain(image_folder / "red" / "red-0.png").save(tmp_path / "overlay")
+        explanation.save(tmp_path / "overlay")
 
 
-def test_floating_point_pixels_from_zero_to_one_are_seen(run: Path) -> None:
-    predictor = Predictor(run)
+def test_floating_point_pixels_from_zero_to_one_are_seen_and_others_refused(run: Path) -> None:
     values = np.random.default_rng(0).random((12, 8), dtype=np.float32)
-    bytes_ = Image.fromarray(np.rint(values * 255).astype(np.uint8))
-
-    first, second = predictor.predict([Image.fromarray(values), bytes_])
-
+    in_bytes = Image.fromarray(np.rint(values * 255).astype(np.uint8))
+    nothing = Image.fromarray(np.full((12, 8), np.nan, dtype=np.float32))
+    first, second, refused = Predictor(run).predict([Image.fromarray(values), in_bytes, nothing])
     assert first.scores == second.scores
-
-
-def test_pixels_that_are_no_numbers_are_refused(run: Path) -> None:
-    values = np.full((12, 8), np.nan, dtype=np.float32)
-
-    (prediction,) = Predictor(run).predict([Image.fromarray(values)])
-
-    assert prediction.error is not None
-    assert "no numbers" in prediction.error
+    assert refused.error is not None
+    assert "NaN" in refused.error
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
@@ -244,9 +200,7 @@ def test_other_precisions_answer_nearly_the_same(image_folder: Path, precision: 
     if precision == "bfloat16" and best_precision(torch.device("cpu")) != precision:
         pytest.skip("no bfloat16 in hardware")
     loaded, calibration = small_vit(), image_folder if precision == "int8" else None
-
     predictor = Predictor(loaded, device="cpu", precision=precision, calibration=calibration)
-
     assert (predictor.engine.name, predictor.engine.precision) == ("torch", precision)
     found, exact = (each.predict(image_folder) for each in (predictor, Predictor(loaded, device="cpu")))
     for one, other in zip(found, exact, strict=True):
@@ -256,8 +210,6 @@ def test_other_precisions_answer_nearly_the_same(image_folder: Path, precision: 
 
 def test_explanations_are_those_of_the_model_whatever_predicts(image_folder: Path) -> None:
     path, loaded = image_folder / "red" / "red-1.jpg", small_vit()
-
     explanation = Predictor(loaded, device="cpu", precision="int8", calibration=path).explain(path)
-
     exact = Predictor(loaded, device="cpu").predict(path)[0]
     assert explanation.probability == pytest.approx(exact.probability, rel=1e-5)

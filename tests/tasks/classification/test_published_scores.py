@@ -105,7 +105,6 @@ def test_pets_are_scored_by_the_mean_of_the_classes(tmp_path: Path, data: Path) 
     write_pets(data / "oxford-pets", per_breed=6)
     names = [name.replace("_", " ") for name in PETS]
     report = evaluate(save_vit(tmp_path / "model", class_names=names), "oxford-pets")
-
     labels, predicted = (np.array(report.tables[name]) for name in ("labels", "predicted"))
     mean = np.mean([(predicted[labels == label] == label).mean() for label in range(3)])
     assert report.scores["mean_per_class_accuracy"] == pytest.approx(mean)
@@ -171,7 +170,6 @@ def test_a_test_image_that_cannot_be_read_is_no_image_less(tmp_path: Path, data:
     finished = train("oxford-pets", changes=TINY, output=tmp_path, name="run")
     assert isinstance(finished, TrainedRun)
     (root / "images" / f"{PETS[0]}_1.jpg").write_bytes(b"broken")
-
     with pytest.raises(DataError, match="is not an image"):
         evaluate(finished.folder, "oxford-pets")
     with pytest.raises(DataError, match="1 image of the published test cannot be read"):
@@ -183,7 +181,6 @@ def test_a_probe_resizes_as_published_unless_told_otherwise(tmp_path: Path, data
     saved = save_vit(tmp_path / "model", class_names=("cat", "dog"))
     published = probe(saved, "oxford-pets", protocol="knn")
     own = probe(saved, "oxford-pets", protocol="knn", preparation="model")
-
     assert "squash bilinear" in published.signature["input"]
     assert published.signature["resized"] == "squash 1, as published"
     assert "crop bicubic" in own.signature["input"]

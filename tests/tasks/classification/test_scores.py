@@ -67,7 +67,6 @@ def test_headline_scores_equal_those_of_scikit_learn() -> None:
 
 def test_top_five_is_left_out_for_five_classes() -> None:
     probabilities, labels = toy(classes=5)
-
     assert "top5_accuracy" not in headline_scores(probabilities, labels)
 
 
@@ -75,9 +74,7 @@ def test_scores_of_each_class_equal_those_of_scikit_learn() -> None:
     from sklearn.metrics import precision_recall_fscore_support
 
     probabilities, labels = toy()
-
     rows = per_class_scores(confusion_matrix(probabilities.argmax(-1), labels, 7))
-
     expected = precision_recall_fscore_support(
         labels.numpy(), probabilities.argmax(-1).numpy(), labels=range(7), zero_division=0
     )
@@ -89,9 +86,7 @@ def test_confusion_matrix_equals_that_of_scikit_learn() -> None:
     from sklearn.metrics import confusion_matrix as reference
 
     probabilities, labels = toy()
-
     expected = reference(labels.numpy(), probabilities.argmax(-1).numpy(), labels=range(7))
-
     np.testing.assert_array_equal(confusion_matrix(probabilities.argmax(-1), labels, 7).numpy(), expected)
 
 
@@ -115,16 +110,13 @@ def test_calibration_error_equals_a_definition_written_in_numpy() -> None:
 def test_every_image_is_in_one_bin() -> None:
     probabilities, labels = toy()
     probabilities[0] = torch.eye(7)[2]
-
     bins = calibration_bins(probabilities, labels)
-
     assert sum(entry.count for entry in bins) == 97
     assert all(entry.lower < entry.confidence <= entry.upper for entry in bins if entry.count)
 
 
 def test_a_sure_and_wrong_model_has_a_finite_likelihood() -> None:
     probabilities = torch.eye(3)[[0, 1]]
-
     assert negative_log_likelihood(probabilities, torch.tensor([1, 1])) == pytest.approx(43.67, abs=0.01)
 
 
@@ -135,7 +127,6 @@ def test_wilson_interval_equals_the_published_example() -> None:
 
 def test_wilson_interval_of_a_perfect_score_does_not_claim_certainty() -> None:
     lower, upper = wilson_interval(20, 20)
-
     # Newcombe 1998, table I: 20 of 20 mirrors 0 of 20 with (0, 0.1611).
     assert lower == pytest.approx(1 - 0.1611, abs=1e-4)
     assert upper == pytest.approx(1)
@@ -143,9 +134,7 @@ def test_wilson_interval_of_a_perfect_score_does_not_claim_certainty() -> None:
 
 def test_top_k_accuracy_grows_to_one() -> None:
     probabilities, labels = toy()
-
     shares = [top_k_accuracy(probabilities, labels, k) for k in (1, 3, 7)]
-
     assert shares == sorted(shares)
     assert shares[-1] == 1
 
@@ -153,9 +142,7 @@ def test_top_k_accuracy_grows_to_one() -> None:
 def test_most_confident_errors_are_errors_in_order_of_confidence() -> None:
     probabilities, labels = toy()
     tables = classification_tables(probabilities, labels, torch.arange(97) * 2)
-
     rows = most_confident_errors(tables, 5)
-
     confidence, predicted = probabilities.max(-1)
     wrong = torch.nonzero(predicted != labels).flatten()
     assert rows == wrong[confidence[wrong].argsort(descending=True)][:5].tolist()
@@ -165,9 +152,7 @@ def test_most_confident_errors_are_errors_in_order_of_confidence() -> None:
 def test_examples_are_correct_images_around_the_median_confidence() -> None:
     probabilities, labels = toy()
     tables = classification_tables(probabilities, labels, torch.arange(97))
-
     examples = examples_of_each_class(tables, 3)
-
     assert list(examples) == list(range(7))
     assert examples[5] == []
     for label, rows in examples.items():
@@ -188,9 +173,7 @@ def drawn(num_images: int, num_classes: int, *, sharpness: float) -> tuple[torch
 def test_the_scores_of_four_images_are_those_of_a_sum_by_hand() -> None:
     probabilities = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.45, 0.55]])
     labels = torch.tensor([0, 1, 1, 1])
-
     scores = calibration_scores(probabilities.log(), labels, num_bins=2)
-
     # All four are in the bin (0.5, 1]: confidence 0.9, 0.8, 0.7, 0.55; right, wrong, right, right.
     assert scores.accuracy == 0.75
     assert scores.confidence == pytest.approx(0.7375)
@@ -203,7 +186,6 @@ def test_the_scores_of_four_images_are_those_of_a_sum_by_hand() -> None:
 def test_bins_apart_give_the_mean_and_the_largest_distance() -> None:
     probabilities = torch.tensor([[0.95, 0.05], [0.65, 0.35], [0.65, 0.35]])
     scores = calibration_scores(probabilities.log(), torch.tensor([0, 1, 0]), num_bins=10)
-
     assert scores.calibration_error == pytest.approx((0.05 + 2 * 0.15) / 3)
     assert scores.max_calibration_error == pytest.approx(0.15)
 
@@ -212,7 +194,6 @@ def test_likelihood_and_brier_score_agree_with_scikit_learn_and_numpy() -> None:
     logits, labels = drawn(57, 5, sharpness=1.7)
     probabilities = logits.double().softmax(dim=-1)
     scores = calibration_scores(logits, labels)
-
     assert scores.nll == pytest.approx(log_loss(labels.numpy(), probabilities.numpy(), labels=range(5)))
     truth = np.eye(5)[labels.numpy()]
     assert scores.brier == pytest.approx(((probabilities.numpy() - truth) ** 2).sum(axis=1).mean())

@@ -43,9 +43,7 @@ def test_the_loss_is_the_mean_of_both_cross_entropies() -> None:
     images, texts = (F.normalize(torch.randn(4, 5), dim=1) for _ in range(2))
     logits = 3.0 * images @ texts.T
     expected = -(logits.softmax(dim=1).diagonal().log() + logits.softmax(dim=0).diagonal().log()) / 2
-
     losses, is_found = contrast(images, texts, images, texts, torch.arange(4), torch.tensor(3.0))
-
     torch.testing.assert_close(losses, expected)
     assert is_found.tolist() == [int(logits[row].argmax()) == row for row in range(4)]
 
@@ -55,7 +53,6 @@ def test_pairs_that_belong_together_cost_less() -> None:
     near, _ = contrast(right, right, right, right, torch.arange(5), scale)
     far, _ = contrast(right, right.roll(1, 0), right, right.roll(1, 0), torch.arange(5), scale)
     blind, _ = contrast(right, right, right, right, torch.arange(5), torch.tensor(0.0))
-
     assert near.max() < 1e-3 < 10 < far.min()
     torch.testing.assert_close(blind, torch.full((5,), 5.0).log())
 
@@ -87,7 +84,6 @@ def test_two_processes_have_the_loss_and_gradients_of_one(tmp_path: Path) -> Non
 def test_a_batch_joins_texts_of_different_lengths(task: ContrastiveObjective) -> None:
     several = make_sample(4)._replace(rows=([1, 5, 2], [1, 6, 7, 8, 2]))
     batch = task.collate([make_sample(0), several], None)
-
     assert batch.images.shape == (2, 3, 16, 16)
     assert batch.owners.tolist() == [0, 4, 4]
     assert batch.numbers.tolist() == [0, 0, 1]
@@ -123,7 +119,6 @@ def test_scores_do_not_depend_on_batches_and_processes(task: ContrastiveObjectiv
 def test_an_evaluator_that_saw_nothing_scores_nothing(task: ContrastiveObjective) -> None:
     evaluator = task.evaluator()
     evaluator.absorb({})
-
     assert evaluator.result() == {
         "mean_recall": 0.0,
         "image_to_text_r1": 0.0,
@@ -152,16 +147,13 @@ def test_ranks_are_those_of_sorting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrieval, "ROWS_AT_ONCE", 4)  # so that several parts are ranked
     images, texts = (F.normalize(torch.randn(count, 5), dim=1) for count in (11, 23))
     owners = torch.cat((torch.arange(11), torch.randint(11, (12,))))
-
     found, expected = retrieval_ranks(images, texts, owners), rank_plainly(images, texts, owners.tolist())
-
     assert torch.equal(found.of_texts, expected.of_texts)
     assert torch.equal(found.of_images, expected.of_images)
 
 
 def test_equal_embeddings_find_nothing() -> None:
     ranks = retrieval_ranks(torch.ones(7, 3), torch.ones(14, 3), torch.arange(7).repeat_interleave(2))
-
     assert ranks.of_images.tolist() == [7] * 14
     assert ranks.of_texts.tolist() == [13] * 7  # behind the twelve texts of other images
     assert retrieval_scores(ranks)["text_to_image_r1"] == 0
@@ -170,7 +162,6 @@ def test_equal_embeddings_find_nothing() -> None:
 def test_recalls_are_shares_of_the_first() -> None:
     ranks = RetrievalRanks(torch.tensor([1, 5, 10, 11]), torch.tensor([1, 2, 3, 30]))
     scores = retrieval_scores(ranks)
-
     assert [scores[f"image_to_text_r{depth}"] for depth in (1, 5, 10)] == [0.25, 0.5, 0.75]
     assert [scores[f"text_to_image_r{depth}"] for depth in (1, 5, 10)] == [0.25, 0.75, 0.75]
     assert scores["mean_recall"] == pytest.approx((0.25 + 0.5 + 0.75 + 0.25 + 0.75 + 0.75) / 6)

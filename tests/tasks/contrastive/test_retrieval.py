@@ -30,7 +30,6 @@ def encoder() -> ImageTextEncoder:
 def test_each_text_finds_its_image_first(encoder: ImageTextEncoder, tmp_path: Path) -> None:
     files = write_colour_images(tmp_path)
     found = retrieve(encoder, files, ["a small green thing", "blue"], top=2)
-
     assert [result.matches[0].name for result in found.results] == [str(files[1]), str(files[2])]
     assert all(len(result.matches) == 2 for result in found.results)
     assert all(result.matches[0].cosine >= result.matches[1].cosine for result in found.results)
@@ -40,9 +39,7 @@ def test_each_text_finds_its_image_first(encoder: ImageTextEncoder, tmp_path: Pa
 def test_each_image_finds_its_text_and_bad_files_are_told(encoder: ImageTextEncoder, tmp_path: Path) -> None:
     files = write_colour_images(tmp_path)
     files[0].write_bytes(b"")
-
     found = retrieve(encoder, files, list(COLOURS), by_image=True, top=9)
-
     assert [(result.query, result.matches[0].name) for result in found.results] == [
         (str(files[1]), "green"),
         (str(files[2]), "blue"),
@@ -64,9 +61,7 @@ def test_examples_are_spread_and_say_which_image_is_their_own(tmp_path: Path) ->
     files.append(tmp_path / "missing.png")
     captions = [[f"a photo of a {colour} thing " * 5] for colour in COLOURS]  # too long, and cut
     split = CaptionSplit(files, [*captions, ["red"]], [*COLOURS, "missing"])
-
     found = find_examples(load_colour_clip(), split, num_captions=3, num_images=2)
-
     assert [each.caption for each in found] == [texts[0] for texts in captions]
     assert [[is_own for _, is_own in each.images] for each in found] == [[True, False]] * 3
     assert found[0].images[0][0].size == (24, 16)
@@ -88,7 +83,6 @@ def write(path: Path, *found: Found) -> str:
 def test_scores_and_found_images_are_shown_and_text_is_escaped(tmp_path: Path) -> None:
     picture = Image.new("RGB", (8, 6), "red")
     page = write(tmp_path / "report.html", Found("a <b>dog</b>", ((picture, False), (picture, True))))
-
     assert "43.2%" in page
     assert "25.0%" in page
     assert "a &lt;b&gt;dog" in page

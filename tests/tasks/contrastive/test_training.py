@@ -64,7 +64,6 @@ def run(captioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_holds_a_model_a_vocabulary_and_a_report(run: Path) -> None:
     loaded = load_any(run)
     page = (run / "report.html").read_text(encoding="utf-8")
-
     assert isinstance(open_run(run).experiment, ContrastiveExperiment)
     assert loaded.preprocessing["task"] == "contrastive"
     assert loaded.model_settings["vocabulary_size"] <= 40
@@ -76,14 +75,12 @@ def test_a_run_holds_a_model_a_vocabulary_and_a_report(run: Path) -> None:
 
 def test_a_run_classifies_by_names_it_was_not_told(run: Path, captioned: Path) -> None:
     predictions = ZeroShotClassifier(run, ["star", "moon"]).predict([captioned / "0.png"])
-
     assert predictions[0].label in ("star", "moon")
 
 
 def test_evaluation_repeats_the_score_of_the_run(run: Path, captioned: Path) -> None:
     report = evaluate(run, captioned)
     stored = json.loads((run / "report.json").read_text(encoding="utf-8"))
-
     assert report.scores == pytest.approx(stored["scores"])
     assert "captions" in report.signature["among"]
 
@@ -93,7 +90,6 @@ def test_a_run_can_be_the_start_of_another(run: Path, captioned: Path, tmp_path:
     prepared = train(
         captioned, model="clip_tiny", weights=run, changes=changes, output=tmp_path, dry_run=True
     )
-
     assert isinstance(prepared, Prepared)
     assert prepared.parts.files == dict(load_any(run).files)
     weights = load_any(run).model.state_dict()
@@ -115,7 +111,6 @@ def test_commands_without_names_or_texts_are_refused(
     run: Path, captioned: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     places = {"RUN": str(run), "IMAGE": str(captioned / "0.png")}
-
     assert main([places.get(each, each) for each in arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
@@ -124,7 +119,6 @@ def test_commands_show_classes_and_images(
     run: Path, captioned: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images = [str(captioned / f"{place}.png") for place in range(2)]
-
     assert main(["classify", str(run), *images, "--names", "star,moon", "--template", "{}"]) == 0
     assert "%" in capsys.readouterr().out
     assert main(["retrieve", str(run), *images, "--text", "a red star", "--top", "1"]) == 0
@@ -183,6 +177,5 @@ def test_settings_that_do_not_fit_are_refused(
 
 def test_captions_without_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / "captions.csv").write_text("image,caption\nmissing.png,a dog\n", encoding="utf-8")
-
     with pytest.raises(DataError, match="none of them is there"):
         train(tmp_path, model="clip_tiny", changes=SMALL, output=tmp_path / "runs")

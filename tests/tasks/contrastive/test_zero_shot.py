@@ -37,7 +37,6 @@ def encoder() -> ImageTextEncoder:
 def test_images_get_the_name_that_is_nearest(encoder: ImageTextEncoder, tmp_path: Path) -> None:
     classifier = ZeroShotClassifier(encoder, ["blue", "red", "green"])
     predictions = classifier.predict(write_colour_images(tmp_path))
-
     assert [prediction.label for prediction in predictions] == list(COLOURS)
     assert all(len(prediction.scores) == 3 for prediction in predictions)
     assert all(sum(value for _, value in each.scores) == pytest.approx(1) for each in predictions)
@@ -46,9 +45,7 @@ def test_images_get_the_name_that_is_nearest(encoder: ImageTextEncoder, tmp_path
 def test_a_file_that_cannot_be_read_stands_in_its_place(encoder: ImageTextEncoder, tmp_path: Path) -> None:
     files = write_colour_images(tmp_path)
     files[1].write_bytes(b"no image")
-
     predictions = ZeroShotClassifier(encoder, list(COLOURS)).predict(files, top=1)
-
     assert [prediction.label for prediction in predictions] == ["red", "", "blue"]
     assert "not an image" in (predictions[1].error or "")
     assert [len(prediction.scores) for prediction in predictions] == [1, 0, 1]
@@ -56,16 +53,13 @@ def test_a_file_that_cannot_be_read_stands_in_its_place(encoder: ImageTextEncode
 
 def test_one_name_is_certain(encoder: ImageTextEncoder, tmp_path: Path) -> None:
     (prediction,) = ZeroShotClassifier(encoder, ["red"]).predict(write_colour_images(tmp_path, ["blue"]))
-
     assert prediction.probability == pytest.approx(1)
 
 
 def test_a_class_is_the_direction_of_the_mean_over_its_templates(encoder: ImageTextEncoder) -> None:
     templates = ["a photo of a {}", "a small {}"]
     both = encoder.embed_texts(["a photo of a red", "a small red"])
-
     found = embed_classes(encoder, ["red", "blue"], templates)
-
     torch.testing.assert_close(found[0], F.normalize(both.mean(dim=0), dim=0))
     assert found.shape == (2, 3)
 
@@ -74,16 +68,13 @@ def test_probabilities_are_those_of_scaled_cosines(encoder: ImageTextEncoder) ->
     classifier = ZeroShotClassifier(encoder, ["red", "blue"], templates=["{}"])
     pixels = torch.randint(256, (3, 3, 16, 24), dtype=torch.uint8)
     cosines = encoder.embed_pixels(pixels) @ encoder.embed_texts(["red", "blue"]).T
-
     torch.testing.assert_close(classifier.probabilities(pixels), (20 * cosines).softmax(dim=-1))
 
 
 def test_a_clip_made_a_classifier_answers_as_it_does_by_names(encoder: ImageTextEncoder) -> None:
     classifier = ZeroShotClassifier(encoder, ["red", "blue"], templates=["a small {}"])
     pixels = torch.randint(256, (3, 3, 16, 24), dtype=torch.uint8)
-
     made = as_classifier(load_colour_clip(), ["0", "1"], ["red", "blue"], ["a small {}"])
-
     assert made.class_names == ["0", "1"]
     preprocessing = Preprocessing.from_tree(made.preprocessing)
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
@@ -143,7 +134,6 @@ def clip(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_classes_are_recognised_by_their_names(clip: str, image_folder: Path) -> None:
     report = evaluate(clip, image_folder)
-
     assert report.scores["accuracy"] == 1.0
     assert report.class_names == ("blue", "green", "red")
     assert report.signature["zero_shot"] == "a photo of a {}."
@@ -153,7 +143,6 @@ def test_classes_are_recognised_by_their_names(clip: str, image_folder: Path) ->
 
 def test_other_names_take_the_places_of_the_classes(clip: str, image_folder: Path) -> None:
     swapped = evaluate(clip, image_folder, names=["green", "blue", "red"], templates=["plain", "a {}"])
-
     assert swapped.scores["accuracy"] < 0.5
     assert swapped.class_names == ("blue", "green", "red")
     assert swapped.signature["zero_shot"] == "plain / a {}"
@@ -164,11 +153,9 @@ def test_line_signs_of_folders_are_read_as_spaces(tmp_path: Path) -> None:
     for colour in ("blue", "red"):
         write_colour_images(tmp_path / f"a_{colour}_thing", [colour, "green"])
     loaded, dataset = load_colour_clip(), open_dataset(tmp_path)
-
     classifier, _ = by_names(loaded, dataset, Sentences())
     spaced, _ = by_names(loaded, dataset, Sentences(names=["a blue thing", "a red thing"]))
     lined, _ = by_names(loaded, dataset, Sentences(names=["a_blue_thing", "a_red_thing"]))
-
     assert classifier.class_names == ["a_blue_thing", "a_red_thing"]
     assert classifier.model.class_embeddings.equal(spaced.model.class_embeddings)
     assert not classifier.model.class_embeddings.equal(lined.model.class_embeddings)
@@ -183,7 +170,6 @@ def test_names_that_do_not_fit_are_refused(clip: str, image_folder: Path) -> Non
 
 def test_images_without_captions_and_classes_are_sent_to_other_commands(clip: str, tmp_path: Path) -> None:
     write_colour_images(tmp_path)
-
     with pytest.raises(DataError, match=r"neither captions nor classes.*vitrail classify"):
         evaluate(clip, tmp_path)
     with pytest.raises(DataError, match="there is no path"):
@@ -194,7 +180,6 @@ def test_the_command_takes_templates_and_names(
     clip: str, image_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["evaluate", clip, str(image_folder), "--template", "a small {}", "--names", "blue,green,red"]
-
     assert main(asked) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("accuracy")
@@ -205,6 +190,5 @@ def test_a_classifier_takes_no_templates(monkeypatch: pytest.MonkeyPatch, image_
     from making.small_exports import small_vit
 
     monkeypatch.setattr("vitrail.tasks.evaluating.load_any", lambda run: small_vit())
-
     with pytest.raises(ConfigError, match="templates were given to score vit_nano"):
         evaluate("photos", image_folder, templates=["a {}"])

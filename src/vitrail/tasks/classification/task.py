@@ -14,8 +14,9 @@ from torch import nn
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset, ImageSplit
+from vitrail.data.file_places import is_image_name
 from vitrail.data.findings import Verdict
-from vitrail.data.inputs import IMAGE_SUFFIXES, list_files
+from vitrail.data.inputs import list_files
 from vitrail.data.preprocessing import Preprocessing, sample_images
 from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load_start
@@ -215,7 +216,7 @@ class ClassificationTask(Task):
         """Any images, with labels or not: classes do not matter to attention."""
         path = Path(source)
         is_pattern = glob.has_magic(source) and not path.exists()
-        if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES or is_pattern:
+        if path.is_dir() or is_image_name(path.name) or is_pattern:
             images: Sequence[Any] = list_files([source])
             names, what = [str(file) for file in images], f"images of {source}"
         else:

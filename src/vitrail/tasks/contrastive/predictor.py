@@ -150,7 +150,7 @@ class ImageTextEncoder:
         """Resize one image to the model's input size, as in training.
 
         Raises:
-            DataError: the image cannot be read, or holds values that are no numbers.
+            DataError: the image cannot be read, or contains NaN or infinite values.
         """
         return read_image(self.preprocessing, image)
 

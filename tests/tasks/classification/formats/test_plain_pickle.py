@@ -41,9 +41,7 @@ def test_a_batch_of_python_2_is_what_pickle_reads(tmp_path: Path) -> None:
     pixels = cifar_pixels([3, 9], 0)
     content = python2_batch(pixels, [3, 9])
     (tmp_path / "batch").write_bytes(content)
-
     read = read_plain_pickle(tmp_path / "batch")
-
     np.testing.assert_array_equal(read["data"], pixels)
     assert read["labels"] == [3, 9]
     expected = pickle.loads(content, encoding="latin-1")
