@@ -10,7 +10,7 @@ import torch
 from vitrail.core.boxes import box_area
 from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.tasks.detection.augment import MIN_VISIBLE, BoxedImage, mosaic, vary
+from vitrail.tasks.detection.augment import MIN_VISIBLE, BoxedImage, augment_image, mosaic
 from vitrail.tasks.detection.settings import BoxAugmentSettings
 
 GROUND = 26  # of 255, which is the mean colour of PREPROCESSING and so that of what comes in from outside
@@ -65,9 +65,9 @@ def middle(image: torch.Tensor, label: int) -> torch.Tensor:
     return torch.stack([(share.sum(dim=0) * x).sum(), (share.sum(dim=1) * y).sum()])
 
 
-def varied(boxed: BoxedImage, settings: dict[str, float], seed: int) -> BoxedImage:
+def augmented(boxed: BoxedImage, settings: dict[str, float], seed: int) -> BoxedImage:
     changed = BoxAugmentSettings.from_tree(settings)
-    return vary(boxed, SIZE, PREPROCESSING, changed, generator(seed))
+    return augment_image(boxed, SIZE, PREPROCESSING, changed, generator(seed))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_box_lies_where_its_rectangle_lies(settings: dict[str, float]) -> None
     boxed = painted([[11, 9, 41, 37], [70, 50, 107, 61]])
     places, compared = set(), 0
     for seed in range(25):
-        moved = varied(boxed, settings, seed)
+        moved = augmented(boxed, settings, seed)
         for box, label in zip(moved.boxes_xyxy, moved.labels.tolist(), strict=True):
             found = seen(moved.image, label)
             assert found is not None
@@ -94,7 +94,7 @@ def test_a_turned_box_is_the_one_around_its_rectangle() -> None:
     boxed = painted([[40, 30, 80, 55]])
     widths = set()
     for seed in range(15):
-        moved = varied(boxed, ROTATION, seed)
+        moved = augmented(boxed, ROTATION, seed)
         found = seen(moved.image, 0, least=0.2)
         assert found is not None
         # the corners of a turned rectangle fill only a part of their pixels
@@ -108,7 +108,7 @@ def test_no_fraction_of_a_pixel_is_lost(settings: dict[str, float]) -> None:
     # half a pixel, as between edges and centres of pixels, would show here
     boxed = painted([[53, 41, 68, 52]])
     for seed in range(8):
-        moved = varied(boxed, settings, seed)
+        moved = augmented(boxed, settings, seed)
         box = moved.boxes_xyxy[0]
         assert (middle(moved.image, 0) - (box[:2] + box[2:]) / 2).abs().max() < 0.1
 
@@ -116,7 +116,9 @@ def test_no_fraction_of_a_pixel_is_lost(settings: dict[str, float]) -> None:
 def test_mirroring_is_exact() -> None:
     boxed = painted([[11, 9, 41, 37]])
     mirrored = next(
-        moved for moved in (varied(boxed, FLIP, seed) for seed in range(20)) if moved.boxes_xyxy[0, 0] != 11
+        moved
+        for moved in (augmented(boxed, FLIP, seed) for seed in range(20))
+        if moved.boxes_xyxy[0, 0] != 11
     )
     assert mirrored.boxes_xyxy.tolist() == [[79.0, 9.0, 109.0, 37.0]]
     assert torch.equal(mirrored.image, boxed.image.flip(-1))
@@ -127,7 +129,9 @@ def test_half_of_the_images_are_mirrored(settings: dict[str, float]) -> None:
     boxed = painted([[11, 9, 41, 37]], size=(40, 50))
     changed = BoxAugmentSettings.from_tree(settings)
     same = [
-        torch.equal(vary(boxed, (40, 50), PREPROCESSING, changed, generator(seed)).image, boxed.image)
+        torch.equal(
+            augment_image(boxed, (40, 50), PREPROCESSING, changed, generator(seed)).image, boxed.image
+        )
         for seed in range(200)
     ]
     assert 70 < sum(same) < 130
@@ -138,7 +142,7 @@ def test_a_box_of_which_less_than_a_quarter_is_left_is_dropped(settings: dict[st
     boxed = painted([[0, 0, 20, 20], [50, 30, 70, 50], [100, 70, 120, 90]])
     dropped, cut = 0, 0
     for seed in range(60):
-        moved = varied(boxed, settings, seed)
+        moved = augmented(boxed, settings, seed)
         height, width = moved.image.shape[-2:]
         assert (moved.visible >= MIN_VISIBLE).all()
         assert (moved.boxes_xyxy >= 0).all()
@@ -154,7 +158,7 @@ def test_what_is_left_is_the_share_of_the_area_that_can_be_seen() -> None:
     boxed = painted([[0, 0, 40, 30]])
     shares = []
     for seed in range(80):
-        moved = varied(boxed, {"shift": 0.5}, seed)
+        moved = augmented(boxed, {"shift": 0.5}, seed)
         share = float(amount(moved.image, 0).sum()) / (40 * 30)
         if len(moved.labels):
             shares.append(share)
@@ -166,21 +170,21 @@ def test_what_is_left_is_the_share_of_the_area_that_can_be_seen() -> None:
 
 
 def test_an_image_without_boxes_stays_one() -> None:
-    moved = varied(painted([]), ALL | {"rotation": 10.0, "colour": 0.2}, 0)
+    moved = augmented(painted([]), ALL | {"rotation": 10.0, "colour": 0.2}, 0)
     assert moved.boxes_xyxy.shape == (0, 4)
     assert moved.image.shape[0] == 3
 
 
 def test_nothing_switched_on_changes_nothing() -> None:
     boxed = painted([[11, 9, 41, 37]])
-    moved = varied(boxed, {}, 3)
+    moved = augmented(boxed, {}, 3)
     assert torch.equal(moved.image, boxed.image)
     assert torch.equal(moved.boxes_xyxy, boxed.boxes_xyxy)
 
 
 def test_colours_change_and_boxes_do_not() -> None:
     boxed = painted([[11, 9, 41, 37]])
-    images = [varied(boxed, {"colour": 0.4}, seed) for seed in range(5)]
+    images = [augmented(boxed, {"colour": 0.4}, seed) for seed in range(5)]
     assert len({int(moved.image[0, 20, 20]) for moved in images}) > 1
     assert len({int(moved.image[0, 80, 80]) for moved in images}) > 1
     assert all(torch.equal(moved.boxes_xyxy, boxed.boxes_xyxy) for moved in images)
@@ -192,7 +196,7 @@ def test_beyond_the_border_lies_the_mean_colour() -> None:
     settings = BoxAugmentSettings(shift=0.5)
     corners = set()
     for seed in range(10):
-        image = vary(boxed, SIZE, grey, settings, generator(seed)).image
+        image = augment_image(boxed, SIZE, grey, settings, generator(seed)).image
         corners |= {tuple(image[:, row, column].tolist()) for row in (0, -1) for column in (0, -1)}
     assert corners == {(GROUND,) * 3, (51, 102, 153)}
 
@@ -202,7 +206,7 @@ def test_a_larger_image_comes_at_the_size_of_the_input(resize: str) -> None:
     preprocessing = PREPROCESSING.with_changes({"resize": resize})
     boxed = painted([[20, 40, 100, 80]], size=(103, 138))
     for settings in (BoxAugmentSettings(), BoxAugmentSettings(flip=True), BoxAugmentSettings(rotation=1e-6)):
-        moved = vary(boxed, SIZE, preprocessing, settings, generator(1))
+        moved = augment_image(boxed, SIZE, preprocessing, settings, generator(1))
         assert moved.image.shape == (3, *SIZE)
         found = seen(moved.image, 0)
         assert found is not None
@@ -215,7 +219,7 @@ def test_strong_shrinking_keeps_fine_patterns_grey() -> None:
     image[:, :, ::2] = 255
     boxed = BoxedImage(image, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
     flat = BoxPreprocessing(image_size=(18, 24), mean=(0.5,) * 3)
-    warped = vary(boxed, (18, 24), flat, BoxAugmentSettings(rotation=0.01), generator(0)).image
+    warped = augment_image(boxed, (18, 24), flat, BoxAugmentSettings(rotation=0.01), generator(0)).image
     assert (warped[:, 2:-2, 2:-2].float() - 127.5).abs().max() < 20
 
 
@@ -225,7 +229,7 @@ def test_tiny_images_survive_everything(size: tuple[int, int]) -> None:
     boxed = painted([[0, 0, width, height]], size=size)
     settings = BoxAugmentSettings.from_tree(ALL | {"rotation": 90.0, "colour": 0.3, "crop": 1.0})
     for seed in range(5):
-        moved = vary(boxed, size, PREPROCESSING, settings, generator(seed))
+        moved = augment_image(boxed, size, PREPROCESSING, settings, generator(seed))
         assert moved.boxes_xyxy.isfinite().all()
         joined = mosaic([boxed] * 4, generator(seed))
         assert joined.image.shape == (3, *size)
@@ -254,7 +258,7 @@ def test_what_a_mosaic_cut_off_counts_when_the_image_is_cut_again() -> None:
     images = [painted([[0, 0, 120, 90]], first_label=label) for label in range(4)]
     for seed in range(30):
         joined = mosaic(images, generator(seed))
-        moved = varied(joined, SHIFT | SCALE, seed)
+        moved = augmented(joined, SHIFT | SCALE, seed)
         assert (joined.visible <= 1).all()
         first = dict(zip(joined.labels.tolist(), joined.visible.tolist(), strict=True))
         for label, share in zip(moved.labels.tolist(), moved.visible.tolist(), strict=True):
@@ -267,9 +271,9 @@ EVERYTHING = ALL | {"rotation": 20.0, "colour": 0.3}
 def test_the_generator_says_everything_and_the_global_one_is_left_alone() -> None:
     boxed = painted([[11, 9, 41, 37], [70, 50, 107, 61]])
     torch.manual_seed(1)
-    first, before = varied(boxed, EVERYTHING, 5), torch.get_rng_state()
+    first, before = augmented(boxed, EVERYTHING, 5), torch.get_rng_state()
     torch.manual_seed(2)
-    second, other = varied(boxed, EVERYTHING, 5), varied(boxed, EVERYTHING, 6)
+    second, other = augmented(boxed, EVERYTHING, 5), augmented(boxed, EVERYTHING, 6)
     assert all(torch.equal(one, same) for one, same in zip(first, second, strict=True))
     assert not torch.equal(first.image, other.image)
     torch.manual_seed(1)
@@ -279,8 +283,8 @@ def test_the_generator_says_everything_and_the_global_one_is_left_alone() -> Non
 def test_what_one_setting_draws_does_not_depend_on_another() -> None:
     boxed = painted([[53, 41, 68, 52]])
     for seed in range(5):
-        alone = varied(boxed, FLIP, seed).boxes_xyxy[0, 0] > 52
-        with_others = varied(boxed, FLIP | {"scale": 0.01, "rotation": 0.1}, seed).boxes_xyxy[0, 0] > 52
+        alone = augmented(boxed, FLIP, seed).boxes_xyxy[0, 0] > 52
+        with_others = augmented(boxed, FLIP | {"scale": 0.01, "rotation": 0.1}, seed).boxes_xyxy[0, 0] > 52
         assert alone == with_others
 
 
@@ -288,8 +292,8 @@ def test_input_is_never_changed() -> None:
     boxed = painted([[11, 9, 41, 37], [70, 50, 107, 61]])
     kept = [part.clone() for part in boxed]
     for seed in range(5):
-        varied(boxed, EVERYTHING, seed)
-        varied(boxed, FLIP | FLIP_VERTICAL, seed)
+        augmented(boxed, EVERYTHING, seed)
+        augmented(boxed, FLIP | FLIP_VERTICAL, seed)
         mosaic([boxed] * 4, generator(seed))
     assert all(torch.equal(part, copy) for part, copy in zip(boxed, kept, strict=True))
 
@@ -297,6 +301,6 @@ def test_input_is_never_changed() -> None:
 def test_without_kornia_one_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kornia.geometry.transform", None)
     boxed = painted([[11, 9, 41, 37]])
-    varied(boxed, FLIP | CROP | {"colour": 0.2}, 0)  # needs none
+    augmented(boxed, FLIP | CROP | {"colour": 0.2}, 0)  # needs none
     with pytest.raises(DataError, match=r"pip install 'vitrail\[detection\]'"):
-        varied(boxed, SCALE, 0)
+        augmented(boxed, SCALE, 0)

@@ -8,9 +8,21 @@ import torch
 
 from vitrail.core.errors import ConfigError
 from vitrail.models.contract import BoxTargets
-from vitrail.tasks.detection.matching import NO_BOX, Scoring, assign, match, matching_costs
+from vitrail.tasks.detection.matching import NO_BOX, Scoring, assign, matching_costs
 
 WEIGHTS = {"class_weight": 1.3, "l1_weight": 5.0, "giou_weight": 2.0}
+
+
+def match(
+    logits: torch.Tensor,
+    boxes: torch.Tensor,
+    targets: BoxTargets,
+    *,
+    scoring: Scoring,
+    num_matches: int = 1,
+) -> torch.Tensor:
+    costs = matching_costs(logits, boxes, targets, scoring=scoring, **WEIGHTS)
+    return assign(costs, targets.counts.tolist(), num_matches=num_matches)
 
 
 def random_boxes(*shape: int, seed: int) -> torch.Tensor:
@@ -58,10 +70,10 @@ def test_assignment_equals_that_of_transformers_detr() -> None:
     matcher = HungarianMatcher(class_cost=1.3, bbox_cost=5.0, giou_cost=2.0)
 
     expected = matcher({"logits": logits, "pred_boxes": boxes}, as_list(targets))
-    found = match(logits, boxes, targets, scoring="softmax", **WEIGHTS)
+    found = match(logits, boxes, targets, scoring="softmax")
 
     assert as_pairs(found) == [
-        set(zip(queries.tolist(), places.tolist(), strict=True)) for queries, places in expected
+        set(zip(queries.tolist(), boxes.tolist(), strict=True)) for queries, boxes in expected
     ]
 
 
@@ -73,10 +85,10 @@ def test_assignment_with_sigmoids_equals_that_of_transformers_rt_detr() -> None:
     config = RTDetrConfig(matcher_class_cost=1.3, matcher_bbox_cost=5.0, matcher_giou_cost=2.0)
 
     expected = RTDetrHungarianMatcher(config)({"logits": logits, "pred_boxes": boxes}, as_list(targets))
-    found = match(logits, boxes, targets, scoring="sigmoid", **WEIGHTS)
+    found = match(logits, boxes, targets, scoring="sigmoid")
 
     assert as_pairs(found) == [
-        set(zip(queries.tolist(), places.tolist(), strict=True)) for queries, places in expected
+        set(zip(queries.tolist(), boxes.tolist(), strict=True)) for queries, boxes in expected
     ]
 
 
@@ -97,7 +109,7 @@ def test_no_other_assignment_costs_less() -> None:
 def test_images_are_matched_as_if_each_were_alone(scoring: Scoring) -> None:
     logits, boxes, targets = random_case((3, 0, 5, 1))
 
-    together = match(logits, boxes, targets, scoring=scoring, **WEIGHTS)
+    together = match(logits, boxes, targets, scoring=scoring)
 
     for image, count in enumerate(targets.counts.tolist()):
         alone = BoxTargets(
@@ -106,7 +118,7 @@ def test_images_are_matched_as_if_each_were_alone(scoring: Scoring) -> None:
             targets.counts[image, None],
         )
         assert torch.equal(
-            match(logits[image, None], boxes[image, None], alone, scoring=scoring, **WEIGHTS)[0],
+            match(logits[image, None], boxes[image, None], alone, scoring=scoring)[0],
             together[image],
         )
 

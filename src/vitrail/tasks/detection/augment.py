@@ -2,7 +2,7 @@
 
 Every function draws from the generator it is given and from nothing else. One matrix moves pixels and boxes
 alike: pixels by kornia's warp, which draws nothing. kornia's own random augmentations are not used: they
-draw from torch's global generator, take several times as long for one image, and mirror boxes one pixel off
+draw from torch's global generator, take several times as long for one image, and flip boxes one pixel off
 (they count pixel centres; a box here ends where its pixels end).
 
 What comes in from beyond an image shows the mean colour, zero after normalisation.
@@ -65,7 +65,7 @@ class _Draws(NamedTuple):
     flip_vertical: float
 
 
-def vary(
+def augment_image(
     boxed: BoxedImage,
     size: tuple[int, int],
     preprocessing: BoxPreprocessing,
@@ -74,7 +74,7 @@ def vary(
 ) -> BoxedImage:
     """Apply all enabled augmentations of single images, and bring the image to the model's input size.
 
-    Crop, resize, then scale, turn and shift about the centre, then change colours, then mirror. Images are
+    Crop, resize, then scale, turn and shift about the centre, then change colours, then flip. Images are
     warped only where they are scaled, turned or shifted.
 
     Args:
@@ -105,9 +105,9 @@ def vary(
     if normal is not None:
         boxed = boxed._replace(image=preprocessing.denormalise(normal)[0])
     if settings.flip and draws.flip < 0.5:
-        boxed = _mirror(boxed, axis=0)
+        boxed = _flip(boxed, axis=0)
     if settings.flip_vertical and draws.flip_vertical < 0.5:
-        boxed = _mirror(boxed, axis=1)
+        boxed = _flip(boxed, axis=1)
     return boxed
 
 
@@ -166,7 +166,7 @@ def load_warp() -> Callable[..., Tensor]:
         from kornia.geometry.transform import warp_affine
     except ImportError:
         raise DataError(
-            "images with boxes are to be scaled, turned or shifted, which takes kornia, and it is not there",
+            "scaling, turning or shifting images with boxes needs kornia, which is not installed",
             expected="the package kornia",
             remedy="Install it with: pip install 'vitrail[detection]', or set augment.scale, augment.shift "
             "and augment.rotation to 0",
@@ -232,8 +232,8 @@ def _warp(
     )
 
 
-def _mirror(boxed: BoxedImage, *, axis: int) -> BoxedImage:
-    """Mirror left and right (axis 0) or top and bottom (axis 1)."""
+def _flip(boxed: BoxedImage, *, axis: int) -> BoxedImage:
+    """Flip left and right (axis 0) or top and bottom (axis 1)."""
     image, boxes = boxed.image.flip(-1 - axis), boxed.boxes_xyxy.clone()
     length = image.shape[-1 - axis]
     boxes[:, axis], boxes[:, axis + 2] = length - boxed.boxes_xyxy[:, axis + 2], length - boxes[:, axis]

@@ -18,11 +18,12 @@ from vitrail.tasks.detection.settings import BoxAugmentSettings, BoxDataSettings
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 
-PROCESSOR_PX, ACCELERATOR_PX = 320, 640  # of the longer side
+CPU_PX, GPU_PX = 320, 640  # of the longer side
 SIZE_MULTIPLE = 32  # the coarsest feature map of a detector has one position for so many pixels
-PROCESSOR_BATCH, ACCELERATOR_BATCH = 8, 16
+CPU_BATCH, GPU_BATCH = 8, 16
 QUERIES_PER_BOX = 1.5  # of the fullest image, so that a set of predictions has room for all of its boxes
 MIN_QUERIES = 100
+AUGMENT = BoxAugmentSettings(flip=True, crop=0.4, colour=0.2)
 
 
 def choose(
@@ -45,9 +46,9 @@ def choose(
         ConfigError: there is no model of that name, or the weights are another model's.
         DataError: no size of a training image is known.
     """
-    is_processor = machine.device.type == "cpu"
-    name, reason = _choose_model(model, pretrained, is_processor=is_processor)
-    image_size, size_reason = _choose_size(dataset, pretrained, is_processor=is_processor)
+    is_cpu = machine.device.type == "cpu"
+    name, reason = _choose_model(model, pretrained, is_cpu=is_cpu)
+    image_size, size_reason = _choose_size(dataset, pretrained, is_cpu=is_cpu)
     own = fields_of_model(asked.model)
     fullest = max((len(labels) for labels in dataset.train.labels), default=0)
     queries = max(MIN_QUERIES, math.ceil(QUERIES_PER_BOX * fullest))
@@ -56,12 +57,17 @@ def choose(
         settings = model_settings(name, **changes)
     else:
         settings = {**pretrained.model_settings, "num_classes": len(dataset.class_names)}
+    optim = OptimSettings(name="muon", learning_rate=1e-3, matrix_learning_rate=0.02, betas=(0.9, 0.99))
+    optim_reason = "fits small models in fewer steps than AdamW"
+    if pretrained is not None:
+        optim = OptimSettings(name="adamw", learning_rate=1e-4)
+        optim_reason = "fine-tuning changes learned weights little"
     train, train_choices = _choose_training(dataset, machine, image_size)
     experiment = DetectionExperiment(
         data=BoxDataSettings(source=dataset.source, image_size=image_size),
         model=settings,
         augment=AUGMENT,
-        optim=_choose_optimiser(pretrained),
+        optim=optim,
         train=train,
     )
     return experiment, [
@@ -69,30 +75,24 @@ def choose(
         Choice("model.name", name, reason),
         Choice("model.num_queries", str(settings["num_queries"]), f"the fullest image has {fullest} boxes"),
         *train_choices,
-        Choice("optim.name", experiment.optim.name, _optimiser_reason(pretrained)),
-        Choice("augment.flip", "true", "mirrored left and right, objects stay what they are"),
-        Choice("augment.crop", f"{AUGMENT.crop:g}", "few images: each is seen in many sizes and places"),
+        Choice("optim.name", experiment.optim.name, optim_reason),
+        Choice("augment.flip", "true", "flipping does not change the class"),
+        Choice("augment.crop", f"{AUGMENT.crop:g}", "few images: each is seen at many sizes and positions"),
     ]
 
 
-AUGMENT = BoxAugmentSettings(flip=True, crop=0.4, colour=0.2)
-
-
-def _choose_model(
-    model: str | None, pretrained: LoadedModel | None, *, is_processor: bool
-) -> tuple[str, str]:
+def _choose_model(model: str | None, pretrained: LoadedModel | None, *, is_cpu: bool) -> tuple[str, str]:
     if pretrained is not None:
-        name = name_of_weights(pretrained, model)
-        return name, "the model of the weights"
+        return name_of_weights(pretrained, model), "the model of the weights"
     if model is not None:
         return model, "you asked for it"
-    if is_processor:
-        return "sdetr_nano", "on a processor: the detector that learns from few images in minutes"
-    return "sdetr_small", "on an accelerator: the small detector"
+    if is_cpu:
+        return "sdetr_nano", "on a CPU: the detector that learns from few images in minutes"
+    return "sdetr_small", "on a GPU: the small detector"
 
 
 def _choose_size(
-    dataset: BoxDataset, pretrained: LoadedModel | None, *, is_processor: bool
+    dataset: BoxDataset, pretrained: LoadedModel | None, *, is_cpu: bool
 ) -> tuple[tuple[int, int], str]:
     """Return the size into which images are fitted: of their usual shape, no larger than they are."""
     if pretrained is not None:
@@ -106,7 +106,7 @@ def _choose_size(
             remedy=f"Run: vitrail check {dataset.source}",
         )
     height, width = (int(side) for side in np.median(sizes, axis=0))
-    most = PROCESSOR_PX if is_processor else ACCELERATOR_PX
+    most = CPU_PX if is_cpu else GPU_PX
     scale = min(1.0, most / max(height, width))
     fitted = tuple(
         max(SIZE_MULTIPLE, SIZE_MULTIPLE * round(side * scale / SIZE_MULTIPLE)) for side in (height, width)
@@ -118,11 +118,11 @@ def _choose_size(
 def _choose_training(
     dataset: BoxDataset, machine: Machine, image_size: tuple[int, int]
 ) -> tuple[TrainSettings, list[Choice]]:
-    is_processor = machine.device.type == "cpu"
-    batch_size = PROCESSOR_BATCH if is_processor else ACCELERATOR_BATCH
+    is_cpu = machine.device.type == "cpu"
+    batch_size = CPU_BATCH if is_cpu else GPU_BATCH
     pixels = len(dataset.train) * 3 * math.prod(image_size)
     cache = pixels <= CACHE_SHARE * machine.free_memory_bytes
-    workers = 0 if cache and is_processor else min(8, machine.num_cores)
+    workers = 0 if cache and is_cpu else min(8, machine.num_cores)
     train = TrainSettings(
         steps=1,
         batch_size=batch_size,
@@ -139,15 +139,3 @@ def _choose_training(
             f"{pixels / 2**20:.0f} MiB of pixels {'fit into' if cache else 'are too much for'} memory",
         ),
     ]
-
-
-def _choose_optimiser(pretrained: LoadedModel | None) -> OptimSettings:
-    if pretrained is not None:
-        return OptimSettings(name="adamw", learning_rate=1e-4)
-    return OptimSettings(name="muon", learning_rate=1e-3, matrix_learning_rate=0.02, betas=(0.9, 0.99))
-
-
-def _optimiser_reason(pretrained: LoadedModel | None) -> str:
-    if pretrained is not None:
-        return "fine-tuning changes learned weights little"
-    return "fits small models in fewer steps than AdamW (docs/log.md)"

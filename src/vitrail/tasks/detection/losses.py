@@ -65,13 +65,11 @@ class DetectionLoss:
         softmax: that is a mean over queries, and of several batches the mean weighted by their boxes.
 
         Raises:
-            ConfigError: the number of logits does not fit the classes, a prediction is infinite or NaN,
-                or scipy is not installed.
+            ConfigError: the number of logits does not fit the classes, or a prediction is infinite or NaN.
         """
         counts = targets.counts.tolist()
         self._check(output.logits, counts)
-        answer = AuxiliaryOutput(output.logits, output.boxes)
-        predictions = (answer, *output.auxiliary)
+        predictions = (AuxiliaryOutput(output.logits, output.boxes), *output.auxiliary)
         all_terms = [
             _set_terms(
                 prediction.logits.float(),
@@ -105,8 +103,8 @@ class DetectionLoss:
     ) -> list[Int[Tensor, "batch _"]]:
         settings = self.settings
         # All costs first: a device computes the next ones while the assignment of the former is solved.
-        costs = [
-            matching_costs(
+        costs = {
+            index: matching_costs(
                 prediction.logits,
                 prediction.boxes,
                 targets,
@@ -115,17 +113,15 @@ class DetectionLoss:
                 l1_weight=settings.l1_weight,
                 giou_weight=settings.giou_weight,
             )
+            for index, prediction in enumerate(predictions)
             if prediction.assigned is None
-            else None
-            for prediction in predictions
+        }
+        return [
+            assign(costs[index], counts, num_matches=prediction.num_matches)
+            if prediction.assigned is None
+            else prediction.assigned
+            for index, prediction in enumerate(predictions)
         ]
-        assigned = []
-        for prediction, cost in zip(predictions, costs, strict=True):
-            if cost is not None:
-                assigned.append(assign(cost, counts, num_matches=prediction.num_matches))
-            elif prediction.assigned is not None:
-                assigned.append(prediction.assigned)
-        return assigned
 
     def _weigh(self, terms: SetTerms) -> Float[Tensor, ""]:
         settings = self.settings
@@ -136,7 +132,7 @@ class DetectionLoss:
         expected = self.num_classes + (self.scoring == "softmax")
         if logits.shape[-1] != expected:
             raise ConfigError(
-                f"the model answers with {logits.shape[-1]} logits for each box",
+                f"the model predicts {logits.shape[-1]} logits for each box",
                 expected=f"{expected}, for {self.num_classes} classes and a {self.scoring}",
                 remedy="Set model.num_classes to the number of classes of the data, no object not included",
             )
@@ -144,7 +140,7 @@ class DetectionLoss:
         if most > num_queries and not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "an image has %d boxes, but the model answers with %d: the others are never learned from; "
+                "an image has %d boxes, but the model predicts %d: the others are never learned from; "
                 "raise model.num_queries",
                 most,
                 num_queries,

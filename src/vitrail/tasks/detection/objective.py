@@ -105,7 +105,7 @@ class DetectionObjective:
             self.preprocessing,
             self.settings,
             scoring=self.scoring,
-            threshold=validated.choose_threshold(),
+            threshold=choose_threshold(validated.images_in_order()),
         )
 
 
@@ -208,10 +208,6 @@ class DetectionEvaluator:
 
     def images_in_order(self) -> list[ImageBoxes]:
         return [self._images[index] for index in sorted(self._images)]
-
-    def choose_threshold(self) -> ConfidenceThreshold:
-        """Choose the confidence threshold on these images, for others."""
-        return choose_threshold(self.images_in_order())
 
     def _in_pixels(self, boxes_cxcywh: Float[Tensor, "n 4"], size: tuple[int, int]) -> Float[Tensor, "n 4"]:
         corners = self._preprocessing.to_image(boxes_cxcywh.double().cpu(), size)

@@ -20,7 +20,7 @@ from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.images import open_image, upright_size
 from vitrail.data.source import CROP_MARGIN, MEMORY_SHARE, Progress, free_memory_bytes
 from vitrail.models.contract import BoxTargets
-from vitrail.tasks.detection.augment import BoxedImage, load_warp, mosaic, needs_warp, vary
+from vitrail.tasks.detection.augment import BoxedImage, augment_image, load_warp, mosaic, needs_warp
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.settings import BoxAugmentSettings
 from vitrail.train.objective import TensorBatch
@@ -122,15 +122,15 @@ class BoxSource:
             partners = torch.randint(len(self), (MOSAIC_PARTNERS,), generator=generator).tolist()
             others = [self._boxed(partner)[1] for partner in partners]
             boxed = mosaic([boxed, *others], generator)
-        varied = vary(boxed, size, self.preprocessing, self.augment, generator)
-        height, width = varied.image.shape[-2:]
+        augmented = augment_image(boxed, size, self.preprocessing, self.augment, generator)
+        height, width = augmented.image.shape[-2:]
         return BoxSample(
-            varied.image,
-            self.preprocessing.to_model(varied.boxes_xyxy, (height, width)),
-            varied.labels,
+            augmented.image,
+            self.preprocessing.to_model(augmented.boxes_xyxy, (height, width)),
+            augmented.labels,
             index,
             original_size,
-            torch.zeros_like(varied.labels, dtype=torch.bool),
+            torch.zeros_like(augmented.labels, dtype=torch.bool),
         )
 
     def _load_whole(self, index: int) -> BoxSample:

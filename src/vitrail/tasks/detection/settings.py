@@ -41,9 +41,9 @@ class BoxAugmentSettings(Config):
     """Augmentation of training images and their boxes; everything at zero leaves them unchanged."""
 
     flip: bool = False
-    """Mirror left and right with probability one half."""
+    """Flip left and right with probability one half."""
     flip_vertical: bool = False
-    """Mirror top and bottom with probability one half, where neither is up."""
+    """Flip top and bottom with probability one half, where neither is up."""
     scale: float = Field(0.0, ge=0, lt=1)
     """Random scaling by a factor between one minus and one plus this."""
     shift: float = Field(0.0, ge=0, lt=1)
