@@ -13,9 +13,8 @@ from vitrail.nn.masks import (
     neighbourhood_mask,
     padding_mask,
     read_key_mask,
-    shifted_window_mask,
 )
-from vitrail.nn.patches import split_windows
+from vitrail.nn.windows import shifted_window_mask, split_windows
 
 
 def test_causal_mask_lets_a_token_see_itself_and_the_past():

@@ -9,20 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from vitrail.models.swin import PatchMerging, merge_squares
+from vitrail.models.swinv2 import PostNormPatchMerging
 from vitrail.nn.patches import (
     ChannelLayerNorm,
     PatchEmbed,
-    PatchMerging,
-    PostNormPatchMerging,
     join_patches,
-    join_windows,
-    merge_cells,
     pad_to_multiple,
     split_patches,
-    split_windows,
     widen_to_stride,
 )
 from vitrail.nn.stems import ConvStem, PatchMLP
+from vitrail.nn.windows import join_windows, split_windows
 
 PAIRS = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
@@ -131,14 +129,14 @@ def test_the_bfloat16_gradient_of_a_strided_kernel_is_right_over_a_map_of_one_co
 
 def test_merged_cells_are_those_of_a_square_column_by_column():
     x = torch.arange(2 * 4 * 6 * 3.0).reshape(2, 4, 6, 3)
-    merged = merge_cells(x)
+    merged = merge_squares(x)
     assert merged.shape == (2, 2, 3, 12)
     expected = torch.cat((x[1, 2, 4], x[1, 3, 4], x[1, 2, 5], x[1, 3, 5]))
     assert torch.equal(merged[1, 1, 2], expected)
 
 
 def test_odd_maps_are_completed_with_zeros():
-    merged = merge_cells(torch.ones(1, 3, 5, 1))
+    merged = merge_squares(torch.ones(1, 3, 5, 1))
     assert merged.shape == (1, 2, 3, 4)
     assert merged[0, -1, -1].tolist() == [1.0, 0.0, 0.0, 0.0]
     assert merged.sum() == 15
@@ -148,7 +146,7 @@ def test_odd_maps_are_completed_with_zeros():
 def test_the_norm_stands_before_or_after_the_projection(merging, norm_first):
     layer, x = merging(3, 5), torch.randn(2, 3, 4, 6)
     torch.nn.init.normal_(layer.norm.weight)
-    merged = merge_cells(x.movedim(1, -1))
+    merged = merge_squares(x.movedim(1, -1))
     expected = layer.reduction(layer.norm(merged)) if norm_first else layer.norm(layer.reduction(merged))
     out = layer(x)
     assert torch.equal(out.movedim(1, -1), expected)

@@ -13,8 +13,8 @@ from vitrail.nn.positions import (
     SinusoidalGridPositions,
     resize_grid_table,
     sinusoidal_grid_positions,
-    sinusoidal_positions,
 )
+from vitrail.nn.sequence_positions import sinusoidal_positions
 
 
 def test_sinusoids_follow_the_formula():

@@ -4,8 +4,13 @@ import pytest
 import torch
 
 from vitrail.core.errors import DataError
-from vitrail.nn.positions import sinusoidal_positions, sinusoidal_positions_in_halves
-from vitrail.nn.sequence_positions import STORED_POSITIONS, LearnedPositions, SinusoidalPositions
+from vitrail.nn.sequence_positions import (
+    STORED_POSITIONS,
+    LearnedPositions,
+    SinusoidalPositions,
+    sinusoidal_positions,
+    sinusoidal_positions_in_halves,
+)
 
 
 @pytest.mark.parametrize("make_table", [sinusoidal_positions, sinusoidal_positions_in_halves])

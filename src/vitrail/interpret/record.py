@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError, did_you_mean
 from vitrail.core.switch import SharedSwitch
-from vitrail.nn.attention import TokenGrids, attention_weights
+from vitrail.nn.attention import attention_weights
+from vitrail.nn.tap import TokenGrids
 
 _EAGER = SharedSwitch(lambda: torch.compiler.set_stance("force_eager"))  # of all threads
 

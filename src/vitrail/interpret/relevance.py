@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.grids import spread_cells
 from vitrail.interpret.record import exact_weights, tapped, tapped_layers, uncompiled
-from vitrail.nn.attention import TokenGrids
+from vitrail.nn.tap import TokenGrids
 
 
 def class_relevance(

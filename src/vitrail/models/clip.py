@@ -25,8 +25,9 @@ from vitrail.models.contract import (
     check_images,
     check_texts,
 )
+from vitrail.nn.activations import ACTIVATIONS, ActivationName
 from vitrail.nn.attention import Attention
-from vitrail.nn.blocks import ACTIVATIONS, MLP, ActivationName, Block
+from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask
 from vitrail.nn.patches import PatchEmbed

@@ -10,15 +10,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, NamedTuple, Self
 
+import torch.nn.functional as F
+from jaxtyping import Float
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.blocks import MLP, Block, drop_path_rates
-from vitrail.nn.linear import draw_linear_layers
-from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed, PatchMerging
+from vitrail.nn.linear import Linear, draw_linear_layers
+from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
 from vitrail.nn.relative import GridRelativeBias
-from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens
 from vitrail.nn.windows import WindowAttention, Windows, WindowStage, fit_windows
 
 EPSILON = 1e-5  # every norm, published code
@@ -107,6 +109,38 @@ class Swin(nn.Module):
             x = stage(x)
             maps.append(x)
         return maps
+
+
+def merge_squares(
+    x: Float[Tensor, "batch rows columns dim"],
+) -> Float[Tensor, "batch half_rows half_columns four_dim"]:
+    """Concatenate each square of 2x2 positions, column by column; odd maps are zero-padded.
+
+    Example:
+        >>> merge_squares(torch.tensor([[1.0, 2.0], [3.0, 4.0]])[None, :, :, None]).flatten().tolist()
+        [1.0, 3.0, 2.0, 4.0]
+    """
+    below, right = x.shape[1] % 2, x.shape[2] % 2
+    if below or right:
+        x = F.pad(x, (0, 0, 0, right, 0, below))
+    squares = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))  # b rows y columns x d
+    return squares.permute(0, 1, 3, 4, 2, 5).flatten(3)  # b rows columns four_dim
+
+
+class PatchMerging(nn.Module):
+    """Concatenate squares of 2x2, normalise, project.
+
+    Paper: Liu et al. 2021 (Swin), section 3.1, "patch merging"; the norm is in the published code only.
+    """
+
+    def __init__(self, dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4 * dim)
+        self.reduction = Linear(4 * dim, out_dim, bias=False)
+
+    def forward(self, x: InputMap) -> FeatureMap:
+        """Return the feature map of half the rows and columns, rounded up, in channels-last memory."""
+        return self.reduction(self.norm(merge_squares(x.movedim(1, -1)))).movedim(-1, 1)
 
 
 class BlockShape(NamedTuple):

@@ -12,12 +12,12 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from vitrail.models.contract import ModelConfig, check_images
-from vitrail.models.swin import EPSILON, BlockShape, SwinConfig, build_stages, build_stem
+from vitrail.models.swin import EPSILON, BlockShape, SwinConfig, build_stages, build_stem, merge_squares
 from vitrail.nn.blocks import MLP, Block
-from vitrail.nn.linear import draw_linear_layers
-from vitrail.nn.patches import ChannelLayerNorm, PostNormPatchMerging
+from vitrail.nn.linear import Linear, draw_linear_layers
+from vitrail.nn.patches import ChannelLayerNorm
 from vitrail.nn.relative import ContinuousRelativeBias
-from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens
 from vitrail.nn.windows import CosineWindowAttention
 
 
@@ -60,9 +60,8 @@ class SwinV2(nn.Module):
     def __init__(self, config: SwinV2Config) -> None:
         super().__init__()
         self.config = config
-        stages = build_stages(
-            config, block=_build_block, merging=PostNormPatchMerging
-        )  # drawn before the stem
+        # drawn before the stem
+        stages = build_stages(config, block=_build_block, merging=PostNormPatchMerging)
         self.stem, self.stages = build_stem(config), stages
         self.final = ChannelLayerNorm(config.channels[-1], eps=EPSILON)
         self.head = nn.Linear(config.channels[-1], config.num_classes)
@@ -82,6 +81,22 @@ class SwinV2(nn.Module):
             x = stage(x)
             maps.append(x)
         return maps
+
+
+class PostNormPatchMerging(nn.Module):
+    """Concatenate squares of 2x2, project, normalise.
+
+    Paper: Liu et al. 2022 (Swin V2), published code.
+    """
+
+    def __init__(self, dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.reduction = Linear(4 * dim, out_dim, bias=False)
+        self.norm = nn.LayerNorm(out_dim)
+
+    def forward(self, x: InputMap) -> FeatureMap:
+        """Return the feature map of half the rows and columns, rounded up, in channels-last memory."""
+        return self.norm(self.reduction(merge_squares(x.movedim(1, -1)))).movedim(-1, 1)
 
 
 def _variants(name: str, base: SwinV2Config, changes: dict[str, dict[str, Any]]) -> dict[str, ModelConfig]:

@@ -15,8 +15,9 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
+from vitrail.nn.activations import ACTIVATIONS, ActivationName
 from vitrail.nn.attention import Attention
-from vitrail.nn.blocks import ACTIVATIONS, MLP, ActivationName, Block, Dropout
+from vitrail.nn.blocks import MLP, Block, Dropout
 from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder import (
     CrossAttention,
@@ -29,9 +30,13 @@ from vitrail.nn.decoder import (
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
-from vitrail.nn.positions import sinusoidal_positions_in_halves
 from vitrail.nn.rotary import SequenceRotary
-from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias, SinusoidalPositions
+from vitrail.nn.sequence_positions import (
+    LearnedPositions,
+    SequenceRelativeBias,
+    SinusoidalPositions,
+    sinusoidal_positions_in_halves,
+)
 
 
 class TransformerConfig(TranslationModelConfig):

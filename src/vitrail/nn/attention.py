@@ -8,56 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol
 
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.cache import LayerCache
 from vitrail.nn.linear import Linear
 from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
+from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import Bias, Grid, Mask
-
-
-class TokenGrids(NamedTuple):
-    """Positions of one attention's queries and keys in the image."""
-
-    queries: Grid | None
-    """Rows and columns of the queries' grid; None if they are not an image's."""
-    keys: Grid
-    """Rows and columns of the keys' grid."""
-    windows: tuple[Int[Tensor, "windows window_queries"], Int[Tensor, "windows window_keys"]] | None = None
-    """For windows, which stand in the batch, window by window within an image: the grid index of each query
-    and of each key, row by row, -1 for padding; None without windows."""
-
-
-@runtime_checkable
-class Tap(Protocol):
-    """Receives what a layer's attention weights are computed from, at every forward pass."""
-
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        *,
-        bias: Tensor | None,
-        may_attend: Tensor | None,
-        scale: float | None,
-        kind: str,
-        grids: TokenGrids | None,
-    ) -> None: ...
-
-    def take_weights(self, weights: Tensor, *, kind: str, grids: TokenGrids | None) -> None:
-        """Receive the weights (batch heads queries keys) of a layer that forms them anyway."""
-        ...
-
-    def take_result(self, value: Tensor, result: Tensor) -> None:
-        """Receive values and result of the averaging (batch heads tokens dim), after the weights.
-
-        Both are part of the layer's own computation, so gradients reach them.
-        """
-        ...
 
 
 class PositionScheme(Protocol):

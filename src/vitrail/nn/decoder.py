@@ -14,10 +14,11 @@ from typing import Literal, NamedTuple, Self
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Attention, Tap, attend, attend_by
+from vitrail.nn.attention import Attention, attend, attend_by
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.cache import KeyValueCache, LayerCache
 from vitrail.nn.linear import Linear
+from vitrail.nn.tap import Tap
 
 Mask = Bool[Tensor, "#batch #heads #queries #keys"]
 Bias = Float[Tensor, "#batch #heads #queries #keys"]

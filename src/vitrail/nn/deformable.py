@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Tap, TokenGrids
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.detr_attention import DetrAttention
 from vitrail.nn.linear import Linear
+from vitrail.nn.tap import Tap, TokenGrids
 
 Grid = tuple[int, int]
 

@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Tap, TokenGrids, attend, attend_by
+from vitrail.nn.attention import attend, attend_by
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.positions import WAVELENGTH_BASE
+from vitrail.nn.tap import Tap, TokenGrids
 
 EXTENT = 2 * math.pi  # scale of positions along an axis; Carion et al. 2020, published code
 EPSILON = 1e-6  # likewise: added to the number of positions

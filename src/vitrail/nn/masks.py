@@ -13,9 +13,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
-from vitrail.nn.patches import split_windows
-
-PADDING_REGION = 9  # after the nine regions that a shift makes
 
 
 def causal_mask(num_tokens: int, *, device: torch.device | None = None) -> Bool[Tensor, "1 1 queries keys"]:
@@ -55,44 +52,6 @@ def neighbourhood_mask(
     mask = torch.ones(1, 1, num_prefix + len(cells), num_prefix + len(cells), dtype=torch.bool, device=device)
     mask[..., num_prefix:, num_prefix:] = cells
     return mask
-
-
-def shifted_window_mask(
-    grid: tuple[int, int],
-    window: tuple[int, int],
-    shift: tuple[int, int],
-    *,
-    padding: tuple[int, int] = (0, 0),
-    device: torch.device | None = None,
-) -> Bool[Tensor, "windows 1 tokens tokens"]:
-    """Let a token see those of its window that were its neighbours before the grid was rolled.
-
-    The grid is rolled up and left by ``shift`` and cut into windows; those at the far edges then hold
-    tokens from opposite sides of the image, which must not see each other. Padding is seen by padding only,
-    so that every token sees at least itself.
-
-    Args:
-        grid: rows and columns of the tokens, multiples of the window's.
-        shift: by how many rows and columns the grid was rolled; 0 keeps an axis whole.
-        padding: how many of the last rows and columns, before the roll, are not of the image.
-
-    Returns:
-        One mask for each window, row by row.
-
-    Paper: Liu et al. 2021 (Swin), section 3.2, figure 4.
-    """
-    regions = [
-        _regions(length, size, by, device) for length, size, by in zip(grid, window, shift, strict=True)
-    ]
-    region = regions[0][:, None] * 3 + regions[1]  # rows columns
-    if any(padding):
-        down, right = (
-            torch.arange(length, device=device).roll(-by) >= length - pad
-            for length, by, pad in zip(grid, shift, padding, strict=True)
-        )
-        region = region.masked_fill(down[:, None] | right, PADDING_REGION)
-    windows = split_windows(region[None, :, :, None].float(), window)[..., 0]  # windows tokens
-    return (windows[:, :, None] == windows[:, None, :])[:, None]  # windows 1 tokens tokens
 
 
 def read_key_mask(
@@ -144,11 +103,3 @@ def masked_softmax(
         return scores.softmax(dim=-1, dtype=torch.float32)
     weights = scores.masked_fill(~may_attend, -math.inf).softmax(dim=-1, dtype=torch.float32)
     return weights.masked_fill(~may_attend.any(dim=-1, keepdim=True), 0.0)
-
-
-def _regions(length: int, window: int, shift: int, device: torch.device | None) -> Tensor:
-    """Number the regions of a rolled axis: untouched windows, the last window's own part, what wrapped."""
-    positions = torch.arange(length, device=device)
-    if shift == 0:
-        return torch.zeros_like(positions)
-    return (positions >= length - window).long() + (positions >= length - shift).long()

@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Tap, TokenGrids, attend, attend_by
+from vitrail.nn.attention import attend, attend_by
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import widen_to_stride
+from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import Grid
 
 KERNEL_SIZE = 3  # Li et al. 2022, published code

@@ -1,4 +1,4 @@
-"""Positional encodings: sinusoidal and learned, of sequences and grids, and resizing to another grid."""
+"""Positions of a grid, learned or sinusoidal, and their resizing to another grid."""
 
 from __future__ import annotations
 
@@ -12,39 +12,6 @@ from torch import Tensor, nn
 WAVELENGTH_BASE = 10_000.0  # Vaswani et al. 2017, section 3.5
 
 
-def sinusoidal_positions(
-    num_tokens: int, dim: int, *, device: torch.device | None = None
-) -> Float[Tensor, "tokens dim"]:
-    """Return sines in the even and cosines in the odd channels of each position.
-
-    ``table[p, 2i] = sin(p / 10000^(2i/dim))``, ``table[p, 2i+1] = cos`` of the same angle; float32.
-
-    Paper: Vaswani et al. 2017, section 3.5.
-
-    Example:
-        >>> sinusoidal_positions(2, 4)[0].tolist()
-        [0.0, 1.0, 0.0, 1.0]
-    """
-    angles = _angles(torch.arange(num_tokens, device=device), dim)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # tokens dim
-
-
-def sinusoidal_positions_in_halves(
-    num_tokens: int, dim: int, *, device: torch.device | None = None
-) -> Float[Tensor, "tokens dim"]:
-    """Return all sines in the first half of the channels and all cosines in the second; float32.
-
-    Otherwise as ``sinusoidal_positions``; the order of Marian and its models (Junczys-Dowmunt et al. 2018,
-    published code).
-
-    Example:
-        >>> sinusoidal_positions_in_halves(2, 4)[0].tolist()
-        [0.0, 0.0, 1.0, 1.0]
-    """
-    angles = _angles(torch.arange(num_tokens, device=device), dim)
-    return torch.cat((angles.sin(), angles.cos()), dim=-1)  # tokens dim
-
-
 def sinusoidal_grid_positions(
     grid: tuple[int, int], dim: int, *, device: torch.device | None = None
 ) -> Float[Tensor, "cells dim"]:
@@ -56,8 +23,8 @@ def sinusoidal_grid_positions(
     Paper: He et al. 2022 (MAE), appendix A; its published code encodes the column first.
     """
     rows, columns = grid
-    by_column = _angles(torch.arange(columns, device=device), dim // 2)
-    by_row = _angles(torch.arange(rows, device=device), dim // 2)
+    by_column = sinusoidal_angles(torch.arange(columns, device=device), dim // 2)
+    by_row = sinusoidal_angles(torch.arange(rows, device=device), dim // 2)
     column_part = torch.cat((by_column.sin(), by_column.cos()), dim=-1).expand(rows, -1, -1)
     row_part = torch.cat((by_row.sin(), by_row.cos()), dim=-1)[:, None].expand(-1, columns, -1)
     return torch.cat((column_part, row_part), dim=-1).flatten(0, 1)  # cells dim
@@ -158,7 +125,7 @@ class SinusoidalGridPositions(nn.Module):
         return F.pad(table, (0, 0, self.num_prefix, 0))  # tokens dim
 
 
-def _angles(positions: Tensor, dim: int) -> Tensor:
+def sinusoidal_angles(positions: Tensor, dim: int) -> Tensor:
     """Return each position times each of ``dim / 2`` falling frequencies, in float32."""
     channels = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32)
     return positions.float()[:, None] * WAVELENGTH_BASE ** (-channels / dim)

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Tap, TokenGrids, attend, attend_by
+from vitrail.nn.attention import attend, attend_by
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CELLS, Cell, CellName, CellState, Encoding, draw_by_block
 from vitrail.nn.scores import AdditiveScore, DotScore, Score, ScoreName
+from vitrail.nn.tap import Tap, TokenGrids
 
 
 class ContextMemory(NamedTuple):

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Tap, TokenGrids, attend, attend_by
+from vitrail.nn.attention import attend, attend_by
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import ChannelLayerNorm, pad_to_multiple
+from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import FeatureMap, Grid, InputMap, Mask, Tokens
 
 

@@ -10,10 +10,43 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import DataError
-from vitrail.nn.positions import sinusoidal_positions
+from vitrail.nn.positions import sinusoidal_angles
 from vitrail.nn.relative import TABLE_STD, spread_table
 
 STORED_POSITIONS = 512  # for decoding step by step; longer sequences are rare
+
+
+def sinusoidal_positions(
+    num_tokens: int, dim: int, *, device: torch.device | None = None
+) -> Float[Tensor, "tokens dim"]:
+    """Return sines in the even and cosines in the odd channels of each position.
+
+    ``table[p, 2i] = sin(p / 10000^(2i/dim))``, ``table[p, 2i+1] = cos`` of the same angle; float32.
+
+    Paper: Vaswani et al. 2017, section 3.5.
+
+    Example:
+        >>> sinusoidal_positions(2, 4)[0].tolist()
+        [0.0, 1.0, 0.0, 1.0]
+    """
+    angles = sinusoidal_angles(torch.arange(num_tokens, device=device), dim)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # tokens dim
+
+
+def sinusoidal_positions_in_halves(
+    num_tokens: int, dim: int, *, device: torch.device | None = None
+) -> Float[Tensor, "tokens dim"]:
+    """Return all sines in the first half of the channels and all cosines in the second; float32.
+
+    Otherwise as ``sinusoidal_positions``; the order of Marian and its models (Junczys-Dowmunt et al. 2018,
+    published code).
+
+    Example:
+        >>> sinusoidal_positions_in_halves(2, 4)[0].tolist()
+        [0.0, 0.0, 1.0, 1.0]
+    """
+    angles = sinusoidal_angles(torch.arange(num_tokens, device=device), dim)
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)  # tokens dim
 
 
 class SinusoidalPositions(nn.Module):

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Attention, TokenGrids, attend_by
+from vitrail.nn.attention import Attention, attend_by
 from vitrail.nn.blocks import Block
+from vitrail.nn.tap import TokenGrids
 
 
 class Matching(NamedTuple):

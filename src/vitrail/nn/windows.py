@@ -16,15 +16,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Tap, TokenGrids, attend
+from vitrail.nn.attention import attend
 from vitrail.nn.linear import Linear
-from vitrail.nn.masks import shifted_window_mask
-from vitrail.nn.patches import join_windows, split_windows
+from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import FeatureMap, Grid, InputMap, Tokens
 
 INITIAL_SCALE = 10.0  # Liu et al. 2022 (Swin V2), published code
 MAX_SCALE = 100.0  # Liu et al. 2022 (Swin V2), section 3.2: the temperature is at least 0.01
 MIN_NORM = 1e-12  # avoids division by zero
+PADDING_REGION = 9  # after the nine regions that a shift makes
 
 
 class Windows(NamedTuple):
@@ -78,6 +78,28 @@ def fit_windows(grid: Grid, window: Grid, *, shifted: bool) -> Windows:
     return Windows(grid, (rows, columns), (down, right))
 
 
+def split_windows(
+    x: Float[Tensor, "batch rows columns dim"], window: tuple[int, int]
+) -> Float[Tensor, "windows tokens dim"]:
+    """Cut a grid of tokens into windows, which become the batch; row by row within an image.
+
+    Args:
+        x: rows and columns are multiples of the window's.
+    """
+    rows, columns = x.shape[1] // window[0], x.shape[2] // window[1]
+    cells = x.reshape(x.shape[0], rows, window[0], columns, window[1], x.shape[-1])
+    return cells.transpose(2, 3).flatten(3, 4).flatten(0, 2)  # windows tokens dim
+
+
+def join_windows(
+    windows: Float[Tensor, "windows tokens dim"], grid: tuple[int, int], window: tuple[int, int]
+) -> Float[Tensor, "batch rows columns dim"]:
+    """Undo ``split_windows``; ``grid`` is the rows and columns of one image."""
+    rows, columns = grid[0] // window[0], grid[1] // window[1]
+    cells = windows.reshape(-1, rows, columns, *window, windows.shape[-1])  # b r c y x d
+    return cells.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # b rows columns d
+
+
 def window_order(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " tokens"]:
     """Return the indices into the padded grid that put it into window order."""
     rows, columns = windows.completed
@@ -101,6 +123,52 @@ def window_cells(windows: Windows, *, device: torch.device | None = None) -> Int
     is_padding = (row >= windows.grid[0]) | (column >= windows.grid[1])
     cells = (row * windows.grid[1] + column).masked_fill(is_padding, -1)
     return cells.reshape(-1, windows.num_tokens)
+
+
+def shifted_window_mask(
+    grid: tuple[int, int],
+    window: tuple[int, int],
+    shift: tuple[int, int],
+    *,
+    padding: tuple[int, int] = (0, 0),
+    device: torch.device | None = None,
+) -> Bool[Tensor, "windows 1 tokens tokens"]:
+    """Let a token see those of its window that were its neighbours before the grid was rolled.
+
+    The grid is rolled up and left by ``shift`` and cut into windows; those at the far edges then hold
+    tokens from opposite sides of the image, which must not see each other. Padding is seen by padding only,
+    so that every token sees at least itself.
+
+    Args:
+        grid: rows and columns of the tokens, multiples of the window's.
+        shift: by how many rows and columns the grid was rolled; 0 keeps an axis whole.
+        padding: how many of the last rows and columns, before the roll, are not of the image.
+
+    Returns:
+        One mask for each window, row by row.
+
+    Paper: Liu et al. 2021 (Swin), section 3.2, figure 4.
+    """
+    regions = [
+        _regions(length, size, by, device) for length, size, by in zip(grid, window, shift, strict=True)
+    ]
+    region = regions[0][:, None] * 3 + regions[1]  # rows columns
+    if any(padding):
+        down, right = (
+            torch.arange(length, device=device).roll(-by) >= length - pad
+            for length, by, pad in zip(grid, shift, padding, strict=True)
+        )
+        region = region.masked_fill(down[:, None] | right, PADDING_REGION)
+    windows = split_windows(region[None, :, :, None].float(), window)[..., 0]  # windows tokens
+    return (windows[:, :, None] == windows[:, None, :])[:, None]  # windows 1 tokens tokens
+
+
+def _regions(length: int, window: int, shift: int, device: torch.device | None) -> Tensor:
+    """Number the regions of a rolled axis: untouched windows, the last window's own part, what wrapped."""
+    positions = torch.arange(length, device=device)
+    if shift == 0:
+        return torch.zeros_like(positions)
+    return (positions >= length - window).long() + (positions >= length - shift).long()
 
 
 def window_mask(

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from vitrail.engines.cpu import accelerate
-from vitrail.nn.blocks import ACTIVATIONS
+from vitrail.nn.activations import ACTIVATIONS
 
 NAMES = sorted(ACTIVATIONS)
 

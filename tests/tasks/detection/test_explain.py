@@ -18,7 +18,7 @@ from vitrail.interpret import record_attention
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import DetectionOutput
-from vitrail.nn.attention import Tap, TokenGrids
+from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.tasks.detection import explanation as explain_boxes
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.explaining import explain_files

@@ -22,7 +22,8 @@ from vitrail.engines.cpu.linear import FastLinear, linear
 from vitrail.models.efficientnet import SqueezeExcite
 from vitrail.models.resnet import ResidualBlock
 from vitrail.nn import attention, rotary
-from vitrail.nn.blocks import Dropout, QuickGELU
+from vitrail.nn.activations import QuickGELU
+from vitrail.nn.blocks import Dropout
 from vitrail.nn.convolution import NormedConvolution
 from vitrail.nn.linear import Linear
 from vitrail.nn.rotary import SequenceRotary

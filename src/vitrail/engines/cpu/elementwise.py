@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from vitrail.nn.blocks import QUICK_GELU_SLOPE, Dropout, QuickGELU
+from vitrail.nn.activations import QUICK_GELU_SLOPE, QuickGELU
+from vitrail.nn.blocks import Dropout
 
 _STEPS = 2**16  # resolution of a draw: probabilities are kept to 1 / 65,536
 _DRAWS = 4  # 16 bits each, in one 64-bit number

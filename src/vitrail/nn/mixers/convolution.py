@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Tap, TokenGrids
 from vitrail.nn.masks import hide_padding
 from vitrail.nn.mixers.contract import MixerShape, locate
+from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import Grid, Mask, Tokens
 
 SEQUENCE_KERNEL = (

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Tap, TokenGrids
 from vitrail.nn.masks import hide_padding, neighbourhood_mask, read_key_mask
 from vitrail.nn.mixers.contract import MixerShape, locate
+from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import Grid, Mask, Tokens
 
 POOL_SIZE = 3  # Yu et al. 2022, section 3.2

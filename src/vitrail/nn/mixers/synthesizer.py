@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Tap, TokenGrids
 from vitrail.nn.masks import masked_softmax
 from vitrail.nn.mixers.contract import MixerShape, check_length, fit_to_tokens
+from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import Grid, Mask, Tokens
 
 FACTOR_RANK = 8  # Tay et al. 2021, section 3.2.4, "we set k = 8"
