@@ -207,3 +207,17 @@ def boxes_in_memory(
         test=train.take([]) if test is None else test,
         facts=facts or SourceFacts(),
     )
+
+
+def assert_holds(split: BoxSplit, scenes: Sequence[Scene], *, atol: float = 0.0) -> None:
+    """Assert that a split has exactly some scenes, by the names of their files."""
+    by_stem = {Path(name).stem: index for index, name in enumerate(split.names)}
+    assert sorted(by_stem) == sorted(scene.stem for scene in scenes)
+    for scene in scenes:
+        index = by_stem[scene.stem]
+        np.testing.assert_allclose(
+            split.boxes[index], np.array(scene.boxes).reshape(-1, 4), rtol=0, atol=atol
+        )
+        assert split.labels[index].tolist() == list(scene.labels)
+        assert split.sizes[index].tolist() == [scene.height, scene.width]
+        assert Path(split.images[index]).is_file()

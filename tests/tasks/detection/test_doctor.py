@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from making.box_folders import WRITERS, Scene, make_scenes, write_coco, write_voc, write_yolo
+from making.box_folders import WRITERS, Scene, make_scenes, write_coco, write_yolo
 from making.box_scenes import boxes_in_memory
 from vitrail.data.findings import Finding, Verdict
 from vitrail.tasks.detection.dataset import BoxSplit
@@ -23,35 +25,24 @@ def found(verdict: Verdict) -> dict[str, Finding]:
     return {finding.check: finding for finding in verdict.findings}
 
 
-def invert(scenes: list[Scene]) -> None:
-    left, top, right, bottom = scenes[1].boxes[2]
-    scenes[1].boxes[2] = [right, top, left, bottom]
+Plant = Callable[[list[Scene]], None]
 
 
-def flatten(scenes: list[Scene]) -> None:
-    scenes[1].boxes[2][2] = scenes[1].boxes[2][0]
+def move_box(change: Callable[[float, float, float, float], list[float]]) -> Plant:
+    """Change the corners of one box: left, top, right and bottom."""
+
+    def plant(scenes: list[Scene]) -> None:
+        scenes[1].boxes[2] = change(*scenes[1].boxes[2])
+
+    return plant
 
 
-def move_out(scenes: list[Scene]) -> None:
-    scenes[1].boxes[2] = [number + 300 for number in scenes[1].boxes[2]]
+def draw_again(label: int, shift: float) -> Plant:
+    def plant(scenes: list[Scene]) -> None:
+        scenes[1].boxes.append([number + shift for number in scenes[1].boxes[2]])
+        scenes[1].labels.append(label)
 
-
-def move_over_edge(scenes: list[Scene]) -> None:
-    scenes[1].boxes[2][2] += 20
-
-
-def shrink(scenes: list[Scene]) -> None:
-    scenes[1].boxes[2][3] = scenes[1].boxes[2][1] + 1
-
-
-def repeat(scenes: list[Scene]) -> None:
-    scenes[1].boxes.append([number + 0.25 for number in scenes[1].boxes[2]])
-    scenes[1].labels.append(2)
-
-
-def label_twice(scenes: list[Scene]) -> None:
-    scenes[1].boxes.append([*scenes[1].boxes[2]])
-    scenes[1].labels.append(0)
+    return plant
 
 
 def heap(scenes: list[Scene]) -> None:
@@ -61,15 +52,15 @@ def heap(scenes: list[Scene]) -> None:
         scenes[1].labels.append(number % 3)
 
 
-def erase_boxes(scenes: list[Scene]) -> None:
-    scenes[1].boxes, scenes[1].labels = [], []
+def change_image(number: int = 1, **fields: Any) -> Plant:
+    def plant(scenes: list[Scene]) -> None:
+        for name, value in fields.items():
+            setattr(scenes[number], name, value)
+
+    return plant
 
 
-def break_image(scenes: list[Scene]) -> None:
-    scenes[1].stored = b"this is no picture"
-
-
-def leak(into: str, out_of: str) -> Callable[[list[Scene]], None]:
+def leak(into: str, out_of: str) -> Plant:
     def plant(scenes: list[Scene]) -> None:
         source = next(scene for scene in scenes if scene.split == out_of)
         target = [scene for scene in scenes if scene.split == into][1]
@@ -78,26 +69,17 @@ def leak(into: str, out_of: str) -> Callable[[list[Scene]], None]:
     return plant
 
 
-def annotate_copy_otherwise(scenes: list[Scene]) -> None:
+def repeat_image(scenes: list[Scene], *, boxes: bool = True) -> None:
     scenes[2].pixels = scenes[1].pixels
+    if boxes:
+        scenes[2].boxes = scenes[1].boxes
 
 
-def repeat_image(scenes: list[Scene]) -> None:
-    scenes[2].pixels, scenes[2].boxes = scenes[1].pixels, scenes[1].boxes
-
-
-def drop_class(splits: tuple[str, ...], keep: int = 0) -> Callable[[list[Scene]], None]:
+def drop_class(splits: tuple[str, ...], keep: int = 0) -> Plant:
     def plant(scenes: list[Scene]) -> None:
         members = [scene for scene in scenes if scene.split in splits]
         for scene in members[: len(members) - keep]:
             scene.boxes, scene.labels = scene.boxes[:2], scene.labels[:2]
-
-    return plant
-
-
-def claim(size: tuple[int, int]) -> Callable[[list[Scene]], None]:
-    def plant(scenes: list[Scene]) -> None:
-        scenes[1].claimed = size
 
     return plant
 
@@ -116,35 +98,31 @@ def turn(scenes: list[Scene]) -> None:
     ]
 
 
-def turn_by_half(scenes: list[Scene]) -> None:
-    scenes[1].orientation = 3
-
-
 PLANTED = [
-    (invert, "inverted", "warning", ALL),
-    (flatten, "zero-area", "warning", ALL),
-    (move_out, "outside", "warning", ALL),
-    (move_over_edge, "beyond-edge", "warning", ALL),
-    (shrink, "one-pixel", "warning", ALL),
-    (repeat, "repeated-boxes", "warning", ALL),
-    (label_twice, "two-classes", "warning", ALL),
+    (move_box(lambda a, b, c, d: [c, b, a, d]), "inverted", "warning", ALL),
+    (move_box(lambda a, b, c, d: [a, b, a, d]), "zero-area", "warning", ALL),
+    (move_box(lambda a, b, c, d: [a + 300, b + 300, c + 300, d + 300]), "outside", "warning", ALL),
+    (move_box(lambda a, b, c, d: [a, b, c + 20, d]), "beyond-edge", "warning", ALL),
+    (move_box(lambda a, b, c, d: [a, b, c, b + 1]), "one-pixel", "warning", ALL),
+    (draw_again(2, 0.25), "repeated-boxes", "warning", ALL),
+    (draw_again(0, 0), "two-classes", "warning", ALL),
     (heap, "many-boxes", "warning", ALL),
-    (erase_boxes, "images-without-boxes", "info", ALL),
-    (break_image, "unreadable", "warning", ALL),
+    (change_image(boxes=[], labels=[]), "images-without-boxes", "info", ALL),
+    (change_image(stored=b"this is no picture"), "unreadable", "warning", ALL),
     (leak("test", "train"), "test-in-train", "warning", ALL),
     (leak("validation", "train"), "validation-in-train", "warning", ALL),
     (leak("test", "validation"), "test-in-validation", "warning", ALL),
-    (annotate_copy_otherwise, "conflicting-boxes", "warning", ALL),
+    (partial(repeat_image, boxes=False), "conflicting-boxes", "warning", ALL),
     (repeat_image, "repeated-in-train", "info", ALL),
     (drop_class(("train",)), "class-not-in-train", "warning", ALL),
     (drop_class(("test",)), "class-not-in-test", "warning", ALL),
     (drop_class(("train", "validation", "test")), "class-without-boxes", "warning", ("coco", "yolo")),
     (drop_class(("train",), keep=3), "small-classes", "warning", ALL),
     (drop_class(("train",), keep=1), "imbalance", "warning", ALL),
-    (claim((40, 83)), "size-mismatch", "warning", ("coco", "voc")),
+    (change_image(claimed=(40, 83)), "size-mismatch", "warning", ("coco", "voc")),
     (annotate_at_twice_the_size, "scaled-boxes", "warning", ("coco", "voc")),
     (turn, "exif-rotation", "warning", ("coco", "voc")),
-    (turn_by_half, "exif-unclear", "warning", ALL),
+    (change_image(orientation=3), "exif-unclear", "warning", ALL),
 ]
 
 
@@ -169,7 +147,7 @@ def test_nothing_is_found_in_a_clean_set(tmp_path: Path, layout: str) -> None:
     ],
 )
 def test_each_planted_fault_is_found(
-    tmp_path: Path, plant: Callable[[list[Scene]], None], code: str, severity: str, layout: str
+    tmp_path: Path, plant: Plant, code: str, severity: str, layout: str
 ) -> None:
     scenes = make_scenes()
     plant(scenes)
@@ -186,16 +164,6 @@ def test_each_planted_fault_is_found(
     }.get(code, set())
     others = {finding.check for finding in verdict.findings if finding.severity != "info"} - {code}
     assert others <= companions, "a fault must not be told under names that it does not have"
-
-
-def test_the_image_and_the_box_are_named(tmp_path: Path) -> None:
-    scenes = make_scenes()
-    scenes[1].boxes[2] = [70, 20, 70, 31]
-
-    verdict = check_boxes(open_boxes(write_coco(tmp_path / "set", scenes)))
-
-    (item,) = found(verdict)["zero-area"].items
-    assert item.endswith("train-1.png: box 2 (red) 70, 20, 70, 31")
 
 
 def as_corners(box: list[float], _: tuple[int, int]) -> list[float]:
@@ -245,7 +213,7 @@ def test_numbers_of_another_format_are_found_and_named(
     assert not {"outside", "beyond-edge", "inverted"} & set(found(verdict)), "told once, by its cause"
 
 
-def test_one_split_of_another_format_is_told_by_its_name(tmp_path: Path) -> None:
+def test_one_split_of_another_format_is_named(tmp_path: Path) -> None:
     scenes = make_scenes()
     for scene in scenes:
         if scene.split == "validation":  # stored as corners, in a file of width and height
@@ -276,7 +244,7 @@ def test_one_split_of_another_format_is_told_by_its_name(tmp_path: Path) -> None
         ),
     ],
 )
-def test_class_ids_that_do_not_fit_are_told(
+def test_class_ids_that_do_not_fit_are_found(
     tmp_path: Path, write: Callable, code: str, severity: str
 ) -> None:
     verdict = check_boxes(open_boxes(write(tmp_path / "set", make_scenes())))
@@ -286,26 +254,26 @@ def test_class_ids_that_do_not_fit_are_told(
         assert not verdict.of("warning")
 
 
-@pytest.mark.parametrize("layout", ALL)
-def test_annotations_without_an_image_are_told(tmp_path: Path, layout: str) -> None:
-    absent = ("train-3.png",)
+@pytest.mark.parametrize(
+    ("layout", "missing", "code", "severity"),
+    [
+        *((layout, "absent", "annotations-without-image", "warning") for layout in ALL),
+        ("yolo", "without_labels", "images-without-annotation", "info"),
+    ],
+)
+def test_images_and_annotations_without_each_other_are_named(
+    tmp_path: Path, layout: str, missing: str, code: str, severity: str
+) -> None:
+    source = WRITERS[layout](tmp_path / "set", make_scenes(), **{missing: ("train-3.png",)})
 
-    verdict = check_boxes(open_boxes(WRITERS[layout](tmp_path / "set", make_scenes(), absent=absent)))
+    finding = found(check_boxes(open_boxes(source)))[code]
 
-    assert any("train-3" in item for item in found(verdict)["annotations-without-image"].items)
-
-
-def test_images_without_an_annotation_are_told(tmp_path: Path) -> None:
-    source = write_yolo(tmp_path / "set", make_scenes(), without_labels=("train-3.png",))
-
-    verdict = check_boxes(open_boxes(source))
-
-    assert any("train-3" in item for item in found(verdict)["images-without-annotation"].items)
-    assert found(verdict)["images-without-annotation"].severity == "info"
+    assert any("train-3" in item for item in finding.items)
+    assert finding.severity == severity
 
 
 @pytest.mark.parametrize("layout", ["coco", "yolo"])
-def test_splits_that_the_source_does_not_name_are_told(tmp_path: Path, layout: str) -> None:
+def test_splits_that_the_source_does_not_name_are_found(tmp_path: Path, layout: str) -> None:
     source = WRITERS[layout](tmp_path / "set", make_scenes(train=30, validation=0, test=0))
 
     finding = found(check_boxes(open_boxes(source)))["drawn-splits"]
@@ -325,7 +293,7 @@ def test_a_split_to_train_on_without_boxes_is_an_error(tmp_path: Path) -> None:
     assert not verdict.usable
 
 
-def test_numbers_that_are_none_are_told_in_memory() -> None:
+def test_numbers_that_are_none_are_found_in_memory() -> None:
     boxes = np.array([[1, 1, 9, 9], [1, np.nan, 9, 9], [1, 1, np.inf, 9]], dtype=np.float32)
     noise = np.random.default_rng(0).integers(0, 255, size=(2, 20, 30, 3), dtype=np.uint8)
     split = BoxSplit(noise[:1], [boxes], [np.zeros(3)], ["a"], sizes=np.array([[20, 30]]))
@@ -361,23 +329,20 @@ def test_a_set_of_crowded_images_is_told_without_alarm() -> None:
     assert "many-boxes" not in found(verdict)
 
 
-def test_nothing_on_disk_is_changed_and_progress_is_told(tmp_path: Path) -> None:
-    source = write_voc(tmp_path / "set", make_scenes())
-    before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
-    told: list[tuple[int, int]] = []
-
-    check_boxes(open_boxes(source), progress=lambda done, total: told.append((done, total)))
-
-    assert {path: path.read_bytes() for path in source.rglob("*") if path.is_file()} == before
-    assert told[-1] == (20, 20)
-
-
-def test_a_verdict_is_json_and_tells_the_boxes(tmp_path: Path) -> None:
+def test_a_verdict_names_boxes_counts_and_leaves_the_disk_alone(tmp_path: Path) -> None:
     scenes = make_scenes()
     heap(scenes)
+    scenes[2].boxes[2] = [70, 20, 70, 31]
+    source = write_coco(tmp_path / "set", scenes)
+    before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    steps: list[tuple[int, int]] = []
 
-    verdict = check_boxes(open_boxes(write_coco(tmp_path / "set", scenes)))
+    verdict = check_boxes(open_boxes(source), progress=lambda done, total: steps.append((done, total)))
 
+    assert {path: path.read_bytes() for path in source.rglob("*") if path.is_file()} == before
+    assert steps[-1] == (20, 20)
+    (item,) = found(verdict)["zero-area"].items
+    assert item.endswith("train-2.png: box 2 (red) 70, 20, 70, 31")
     assert json.loads(json.dumps(verdict.to_json()))["counts"]["boxes"]["train"] == 166
     assert "190 boxes of 3 classes" in " ".join(verdict.summary())
     assert max(map(len, verdict.summary())) <= 80
@@ -403,7 +368,7 @@ def test_bccd_has_the_faults_that_it_is_known_for(shared_data: Path) -> None:
     assert verdict.usable
 
 
-def test_coco128_is_usable_and_its_rare_classes_are_told(shared_data: Path) -> None:
+def test_coco128_is_usable_and_its_rare_classes_are_found(shared_data: Path) -> None:
     if not (shared_data / "coco128").is_dir():
         pytest.skip("no COCO128 beside this checkout")
 

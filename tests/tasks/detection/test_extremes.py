@@ -18,7 +18,7 @@ from vitrail.tasks.registry import open_run
 pytest.importorskip("scipy", reason="needs the extra detection")
 pytest.importorskip("faster_coco_eval", reason="needs the extra detection")
 
-NUM_STEPS = 4
+NUM_STEPS = 3
 SIZES = [(61, 97), (150, 23), (9, 80), (64, 64), (40, 31), (7, 5)]  # heights and widths
 MODELS = {
     "sdetr_nano": {"backbone_width": 4, "num_proposals": 60, "num_denoising": 4, "decoder_depth": 1},
@@ -28,7 +28,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def extremes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Hold half of all training images without a box, one with 500, and boxes of one pixel and of all."""
+    """Hold half of all training images without a box, one with 300, and boxes of one pixel and of all."""
     random = np.random.default_rng(0)
 
     def scene(split: str, number: int, boxes: list[list[float]]) -> Scene:
@@ -43,7 +43,7 @@ def extremes(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return np.concatenate((first, first + random.uniform(1, 6, (count, 2))), axis=1).tolist()
 
     one_pixel = [[3.0, 2.0, 4.0, 3.0], [0.0, 0.0, 1.0, 1.0], [4.0, 6.0, 5.0, 7.0]]
-    boxes_of_images = [heap(500), one_pixel, [], [[0.0, 0.0, 64.0, 64.0]], [], [], [], one_pixel]
+    boxes_of_images = [heap(300), one_pixel, [], [[0.0, 0.0, 64.0, 64.0]], [], [], [], one_pixel]
     scenes = [scene("train", number, boxes) for number, boxes in enumerate(boxes_of_images)]
     for split in ("validation", "test"):
         scenes += [scene(split, 0, heap(150)), scene(split, 1, [])]

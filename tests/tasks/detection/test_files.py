@@ -12,65 +12,59 @@ from PIL import Image
 from making.bright_boxes import bright_detector, picture_with
 from vitrail.core.boxes import xywh_to_xyxy
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.tasks.detection.files import detect_files
+from vitrail.tasks.detection.files import WrittenDetections, detect_files
+from vitrail.tasks.detection.opening import open_boxes
 from vitrail.tasks.detection.predictor import Detector
 
 RED, GREEN, BLUE = (8, 16, 48, 40), (32, 0, 64, 20), (2, 30, 62, 60)
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four files in two folders: two boxes, one box, none, and no image."""
-    for folder in ("photos/a", "photos/b"):
-        (tmp_path / folder).mkdir(parents=True)
-    picture_with((64, 64), {0: RED, 1: GREEN}).save(tmp_path / "photos/a/one.png")
-    picture_with((64, 64), {2: BLUE}).save(tmp_path / "photos/b/one.png")
-    picture_with((32, 64), {}).save(tmp_path / "photos/b/two.png")
-    (tmp_path / "photos/b/bad.png").write_text("no image")
-    return tmp_path / "photos"
+    folder = tmp_path_factory.mktemp("files") / "photos"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+    picture_with((64, 64), {0: RED, 1: GREEN}).save(folder / "a/one.png")
+    picture_with((64, 64), {2: BLUE}).save(folder / "b/one.png")
+    picture_with((32, 64), {}).save(folder / "b/two.png")
+    (folder / "b/bad.png").write_text("no image")
+    return folder
 
 
 def detector() -> Detector:
     return Detector(bright_detector(class_ids=[7, 3, 90]), batch_size=3)
 
 
-def test_coco_results_tell_boxes_by_the_ids_of_images_and_classes(photos: Path, tmp_path: Path) -> None:
-    written = detect_files(detector(), [photos], output=tmp_path / "out")
+@pytest.fixture(scope="module")
+def written(photos: Path) -> WrittenDetections:
+    return detect_files(detector(), [photos], output=photos.parent / "new" / "out")
 
-    results = json.loads((tmp_path / "out" / "detections.json").read_text())
-    told = [(each["image_id"], each["category_id"], each["bbox"]) for each in results]
+
+def test_coco_results_name_images_and_classes_by_their_ids(written: WrittenDetections) -> None:
+    results = json.loads((written.folder / "detections.json").read_text())
+    boxes = [(each["image_id"], each["category_id"], each["bbox"]) for each in results]
     # Images are a/one, b/bad, b/one, b/two.
-    assert told == [(1, 7, [8, 16, 40, 24]), (1, 3, [32, 0, 32, 20]), (3, 90, [2, 30, 60, 30])]
+    assert boxes == [(1, 7, [8, 16, 40, 24]), (1, 3, [32, 0, 32, 20]), (3, 90, [2, 30, 60, 30])]
     assert [each["score"] for each in results] == pytest.approx([0.95257, 0.8808, 0.73106], abs=1e-5)
-    assert [Path(each.name).name for each in written.detections] == [
-        "one.png",
-        "bad.png",
-        "one.png",
-        "two.png",
-    ]
+    names = [Path(each.name).name for each in written.detections]
+    assert names == ["one.png", "bad.png", "one.png", "two.png"]
 
 
-def test_annotations_name_images_as_they_are_found_from_their_folder(photos: Path, tmp_path: Path) -> None:
-    detect_files(detector(), [photos], output=tmp_path / "new" / "out")
-
-    folder = tmp_path / "new" / "out"
-    told = json.loads((folder / "annotations.json").read_text())
-    assert {each["id"]: (folder / each["file_name"]).resolve() for each in told["images"]} == {
+def test_annotations_name_images_as_they_are_found_from_their_folder(
+    photos: Path, written: WrittenDetections
+) -> None:
+    content = json.loads((written.folder / "annotations.json").read_text())
+    assert {each["id"]: (written.folder / each["file_name"]).resolve() for each in content["images"]} == {
         1: (photos / "a/one.png").resolve(),
         3: (photos / "b/one.png").resolve(),
         4: (photos / "b/two.png").resolve(),
     }
-    assert told["images"][2] == told["images"][2] | {"height": 32, "width": 64}
-    assert told["categories"] == [
-        {"id": 7, "name": "red"},
-        {"id": 3, "name": "green"},
-        {"id": 90, "name": "blue"},
-    ]
+    assert content["images"][2] == content["images"][2] | {"height": 32, "width": 64}
+    assert {each["id"]: each["name"] for each in content["categories"]} == {7: "red", 3: "green", 90: "blue"}
 
 
 def test_annotations_are_read_back_as_a_data_set(photos: Path, tmp_path: Path) -> None:
-    from vitrail.tasks.detection.opening import open_boxes
-
     written = detect_files(detector(), [photos], output=tmp_path / "out", draw=False)
 
     dataset = open_boxes(str(tmp_path / "out" / "annotations.json"))
@@ -86,21 +80,17 @@ def test_annotations_are_read_back_as_a_data_set(photos: Path, tmp_path: Path) -
     assert not (tmp_path / "out" / "pictures").exists()
 
 
-def test_pycocotools_reads_annotations_and_results(photos: Path, tmp_path: Path) -> None:
+def test_pycocotools_reads_annotations_and_results(written: WrittenDetections) -> None:
     coco = pytest.importorskip("pycocotools.coco")
 
-    detect_files(detector(), [photos], output=tmp_path / "out")
-
-    data = coco.COCO(str(tmp_path / "out" / "annotations.json"))
-    results = data.loadRes(str(tmp_path / "out" / "detections.json"))
+    data = coco.COCO(str(written.folder / "annotations.json"))
+    results = data.loadRes(str(written.folder / "detections.json"))
     (blue,) = results.loadAnns(results.getAnnIds(imgIds=[3]))
     assert xywh_to_xyxy(torch.tensor(blue["bbox"])).tolist() == list(BLUE)
 
 
-def test_the_table_has_a_row_for_each_box_and_each_image_without_one(photos: Path, tmp_path: Path) -> None:
-    detect_files(detector(), [photos], output=tmp_path / "out")
-
-    with (tmp_path / "out" / "detections.csv").open() as file:
+def test_the_table_has_a_row_for_each_box_and_each_image_without_one(written: WrittenDetections) -> None:
+    with (written.folder / "detections.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(Path(row["image"]).name, row["class"], row["left"], row["bottom"]) for row in rows] == [
         ("one.png", "red", "8.00", "40.00"),
@@ -113,12 +103,10 @@ def test_the_table_has_a_row_for_each_box_and_each_image_without_one(photos: Pat
     assert rows[4]["error"] == ""
 
 
-def test_images_are_drawn_under_names_of_their_own(photos: Path, tmp_path: Path) -> None:
-    written = detect_files(detector(), [photos], output=tmp_path / "out")
-
+def test_images_are_drawn_under_names_of_their_own(written: WrittenDetections) -> None:
     names = [path.name for path in written.pictures]
     assert names == ["one.jpg", "one-2.jpg", "two.jpg"]
-    with Image.open(tmp_path / "out" / "pictures" / "one-2.jpg") as drawn:
+    with Image.open(written.folder / "pictures" / "one-2.jpg") as drawn:
         assert drawn.size == (384, 384)
         blue = np.asarray(drawn).astype(int)
     assert blue[230, 200].argmax() == 2

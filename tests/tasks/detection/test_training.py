@@ -103,14 +103,14 @@ def test_a_score_does_not_ask_for_the_format(finished: TrainedRun, tmp_path: Pat
     assert report.scores["ap"] == pytest.approx(finished.scores["ap"], abs=1e-6)
 
 
-def train_with_a_stop(data: Path, output: Path) -> Path:
+def train_with_a_stop(data: Path, output: Path, **settings: object) -> Path:
     """Train, stop after the first step, and go on."""
 
     def stop_after_the_first(event: object) -> None:
         if isinstance(event, Saved) and event.step:
             raise KeyboardInterrupt
 
-    changes = {"train.checkpoint_every_s": 1e-9}
+    changes = {"train.checkpoint_every_s": 1e-9, **settings}
     with pytest.raises(KeyboardInterrupt):
         trained_on(data, output, name="cut", seed=3, changes=changes, on_event=stop_after_the_first)
     train(resume=output / "cut")
@@ -129,10 +129,11 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
 
 
 def test_so_does_a_run_of_two_threads(cells: Path, tmp_path: Path) -> None:
+    short = {"train.steps": 2, "train.validations": 1}
     torch.set_num_threads(2)
     try:
-        whole = trained_on(cells, tmp_path, name="whole", seed=3)
-        cut = train_with_a_stop(cells, tmp_path)
+        whole = trained_on(cells, tmp_path, name="whole", seed=3, changes=short)
+        cut = train_with_a_stop(cells, tmp_path, **short)
     finally:
         torch.set_num_threads(1)
 

@@ -11,7 +11,7 @@ import pytest
 from making.box_scenes import (
     CLASS_NAMES,
     COCO_IDS,
-    Scene,
+    assert_holds,
     coco_content,
     make_scenes,
     make_splits,
@@ -21,22 +21,10 @@ from making.box_scenes import (
     write_roboflow,
 )
 from vitrail.core.errors import DataError
-from vitrail.tasks.detection.dataset import BoxSplit, RawBoxes
+from vitrail.tasks.detection.dataset import RawBoxes
 from vitrail.tasks.detection.formats import BOX_FORMATS
 
 COCO = BOX_FORMATS["COCO"]
-
-
-def assert_holds(split: BoxSplit, scenes: list[Scene]) -> None:
-    """Assert that a split has exactly some scenes, by the names of their files."""
-    by_stem = {Path(name).stem: index for index, name in enumerate(split.names)}
-    assert sorted(by_stem) == sorted(scene.stem for scene in scenes)
-    for scene in scenes:
-        index = by_stem[scene.stem]
-        np.testing.assert_array_equal(split.boxes[index], np.array(scene.boxes).reshape(-1, 4))
-        assert split.labels[index].tolist() == list(scene.labels)
-        assert split.sizes[index].tolist() == [scene.height, scene.width]
-        assert Path(split.images[index]).is_file()
 
 
 def read_changed(folder: Path, change: Any, number: int = 5) -> RawBoxes:

@@ -9,6 +9,7 @@ import pytest
 
 from making.box_scenes import (
     CLASS_NAMES,
+    assert_holds,
     make_scenes,
     make_splits,
     voc_text,
@@ -35,10 +36,7 @@ def test_lists_divide_the_images(tmp_path: Path) -> None:
         for name, key in (("train", "train"), ("validation", "valid"), ("test", "test")):
             split, scenes = raw.splits[name], splits[key]  # type: ignore[index]
             assert [Path(image).stem for image in split.images] == [scene.stem for scene in scenes]
-            for index, scene in enumerate(scenes):
-                np.testing.assert_array_equal(split.boxes[index], np.array(scene.boxes).reshape(-1, 4))
-                assert split.labels[index].tolist() == list(scene.labels)
-                assert split.sizes[index].tolist() == [scene.height, scene.width]
+            assert_holds(split, scenes)
         assert raw.findings == ()
 
 
