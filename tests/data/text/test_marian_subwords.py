@@ -58,22 +58,18 @@ def ours(folder: Path) -> PairVocabulary:
     return PairVocabulary(*sides)
 
 
-def test_they_meet_the_contract(ours):
+def test_texts_are_numbered_as_transformers_does(ours, theirs):
     assert isinstance(ours.source, Subwords)
     assert not ours.is_joint
+    sources = made_up_sentences(200, seed=5) + UNUSUAL[:-1]  # Rust strings cannot hold the last
+    targets = made_up_sentences(200, seed=6, syllables=TARGET_SYLLABLES) + UNUSUAL[:-1]
 
-
-def test_sources_are_numbered_as_transformers_does(ours, theirs):
-    texts = made_up_sentences(200, seed=5) + UNUSUAL[:-1]  # Rust strings cannot hold the last
-
-    assert [[*row, ours.source.end_id] for row in ours.source.encode(texts)] == theirs(texts)["input_ids"]
-
-
-def test_targets_are_numbered_as_transformers_does(ours, theirs):
-    texts = made_up_sentences(200, seed=6, syllables=TARGET_SYLLABLES) + UNUSUAL[:-1]
-    expected = theirs(text_target=texts)["input_ids"]
-
-    assert [[*row, ours.target.end_id] for row in ours.target.encode(texts)] == expected
+    for side, texts, expected in (
+        (ours.source, sources, theirs(sources)["input_ids"]),
+        (ours.target, targets, theirs(text_target=targets)["input_ids"]),
+    ):
+        assert [[*row, side.end_id] for row in side.encode(texts)] == expected
+    assert ours.source.encode(["\ud800 bake"]) == ours.source.encode(["? bake"])
 
 
 def test_outputs_are_written_as_transformers_does(ours, theirs):
@@ -100,10 +96,6 @@ def test_text_never_becomes_a_special_number(ours, theirs):
     assert specials <= set(theirs("bake </s> limo <pad>")["input_ids"])  # the difference is wanted
 
 
-def test_lone_surrogates_are_question_marks(ours):
-    assert ours.source.encode(["\ud800 bake"]) == ours.source.encode(["? bake"])
-
-
 def test_drawn_segmentations_depend_on_the_seed_alone(ours):
     texts = [">>deu<< " + text for text in made_up_sentences(20, seed=7)]
     first = ours.source.encode_sampled(texts, dropout=0.3, seed=1)
@@ -125,12 +117,7 @@ def test_stored_files_give_the_same_subwords(ours):
         assert (after.size, after.pad_id, after.begin_id) == (before.size, before.pad_id, before.begin_id)
         assert (after.end_id, after.unknown_id) == (before.end_id, before.unknown_id)
     assert again.to_files() == files
-
-
-def test_they_travel_to_other_processes(ours):
-    again = pickle.loads(pickle.dumps(ours.target))
-
-    assert again.encode(UNUSUAL) == ours.target.encode(UNUSUAL)
+    assert pickle.loads(pickle.dumps(ours.target)).encode(UNUSUAL) == ours.target.encode(UNUSUAL)
 
 
 def test_gaps_of_the_numbering_are_shown_and_not_written(ours):

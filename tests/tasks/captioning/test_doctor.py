@@ -22,8 +22,10 @@ def found(verdict: Verdict) -> dict[str, tuple[str, ...]]:
     return {finding.check: finding.items for finding in verdict.findings}
 
 
-def test_sound_data_is_usable_and_counted(tmp_path: Path) -> None:
+def test_sound_data_is_usable_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verdict = check(write_csv(tmp_path))
+    assert main(["check", str(tmp_path)]) == 0
+    assert "36 captions" in " ".join(capsys.readouterr().out.split())
     assert verdict.usable
     assert verdict.counts["images"] == {"train": 9, "validation": 1, "test": 2}
     assert verdict.counts["captions"] == {"train": 27, "validation": 3, "test": 6}
@@ -95,9 +97,3 @@ def test_one_caption_for_many_images_is_told(tmp_path: Path) -> None:
     rows = [f"{number:03d}.png,an image of something" for number in range(25)]
     (tmp_path / "captions.csv").write_text("image,caption\n" + "\n".join(rows) + "\n")
     assert found(check(tmp_path))["common-captions"] == ("'an image of something' (25)",)
-
-
-def test_the_command_checks_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_csv(tmp_path)
-    assert main(["check", str(folder)]) == 0
-    assert "36 captions" in " ".join(capsys.readouterr().out.split())

@@ -89,16 +89,44 @@ def test_what_has_no_partner_is_noted_and_left_out(tmp_path: Path) -> None:
     assert set(facts.images_without_captions) == {"001.png", "003.png"}
 
 
+MARKS = ["train"] * 4 + ["val", "tset", "tset"]
+
+
 @pytest.mark.parametrize(
-    ("table", "message"),
+    ("tables", "message"),
     [
-        ("image,caption\nlost.png,a dog\n", "names 1 image and none of them is there, such as lost.png"),
-        ("image,caption\n000.png,\n", "has no image with a caption, 1 caption without a word"),
+        (
+            {"captions.csv": "image,caption\nlost.png,a dog\n"},
+            "names 1 image and none of them is there, such as lost.png",
+        ),
+        (
+            {"captions.csv": "image,caption\n000.png,\n"},
+            "has no image with a caption, 1 caption without a word",
+        ),
+        (
+            {
+                "captions.csv": "image,caption,split\n"
+                + "".join(f"{number:03d}.png,a dog,{mark}\n" for number, mark in enumerate(MARKS))
+            },
+            r"row 5 of .*captions.csv belongs to a split named 'tset'. Expected one of dev, eval, test",
+        ),
+        (
+            {"captions.csv": "image,caption,split\n000.png,a dog,train\n001.png,a cat,\n"},
+            r"row 1 of .*captions.csv names no split",
+        ),
+        (
+            {
+                "test.csv": "image,caption\n000.png,a dog\n",
+                "train.csv": "image,caption,split\n001.png,a dog,train\n002.png,a cat,test\n",
+            },
+            r"train.csv has rows of the split test, and another table is",
+        ),
     ],
 )
-def test_a_table_without_a_sample_is_refused(tmp_path: Path, table: str, message: str) -> None:
-    write_squares(tmp_path, 1)
-    (tmp_path / "captions.csv").write_text(table)
+def test_tables_that_cannot_be_used_are_refused(tmp_path: Path, tables: dict[str, str], message: str) -> None:
+    write_squares(tmp_path, 7)
+    for name, content in tables.items():
+        (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=message):
         open_captions(tmp_path)
 
@@ -126,12 +154,6 @@ def test_a_cut_file_of_karpathys_is_refused_wherever_it_ends(tmp_path: Path, kep
             open_captions(source)
 
 
-def test_boxes_named_like_karpathys_file_stay_boxes(tmp_path: Path) -> None:
-    boxes = {"images": [], "annotations": [{"image_id": 1, "bbox": [0, 0, 1, 1]}], "categories": []}
-    (tmp_path / "dataset_coco.json").write_text(json.dumps(boxes))
-    assert recognise(tmp_path) == "detection"
-
-
 @pytest.mark.parametrize("folder", [".", "images", "train"])
 def test_a_table_called_captions_with_unknown_columns_is_named(tmp_path: Path, folder: str) -> None:
     write_squares(tmp_path / folder, 3)
@@ -145,19 +167,26 @@ def test_a_table_called_captions_with_unknown_columns_is_named(tmp_path: Path, f
             open_captions(source)
 
 
-def test_other_data_that_hold_a_table_called_captions_stay_what_they_were(
-    tmp_path: Path, image_folder: Path, divided_folder: Path
-) -> None:
-    labels = tmp_path / "labels"
+def test_other_data_stay_what_they_are(tmp_path: Path, image_folder: Path, divided_folder: Path) -> None:
+    labels, columns = tmp_path / "labels", "picture_url,words\n000.png,a dog\n"
     write_squares(labels, 2)
     (labels / "train.csv").write_text("image,label\n000.png,a\n001.png,b\n")
     for folder in (image_folder, divided_folder, labels):
-        (folder / "captions.csv").write_text("picture_url,words\n000.png,a dog\n")
+        (folder / "captions.csv").write_text(columns)
         assert recognise(folder) == "classification"
-    boxes = {"images": [], "annotations": [{"image_id": 1, "bbox": [0, 0, 1, 1]}], "categories": []}
-    (tmp_path / "instances_train.json").write_text(json.dumps(boxes))
-    (tmp_path / "captions.csv").write_text("picture_url,words\n000.png,a dog\n")
-    assert recognise(tmp_path) == "detection"
+    boxes = json.dumps(
+        {"images": [], "annotations": [{"image_id": 1, "bbox": [0, 0, 1, 1]}], "categories": []}
+    )
+    for name, other in (("instances_train.json", "captions.csv"), ("dataset_coco.json", "notes.csv")):
+        folder = tmp_path / name.removesuffix(".json")
+        folder.mkdir()
+        (folder / name).write_text(boxes)
+        (folder / other).write_text(columns)
+        assert recognise(folder) == "detection"
+    (tmp_path / "table.csv").write_text("image,label,text\na.png,cat,a cat\n")
+    assert recognise(tmp_path / "table.csv") == "classification"
+    (tmp_path / "metadata.jsonl").write_text('{"file_name": "a.png", "text": "x", "objects": {}}\n')
+    assert recognise(tmp_path / "metadata.jsonl") != "captioning"
 
 
 def test_what_is_not_there_or_no_captions_is_refused(tmp_path: Path) -> None:
@@ -170,7 +199,7 @@ def test_what_is_not_there_or_no_captions_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_split_column_divides_and_columns_may_be_numbered(tmp_path: Path) -> None:
-    write_squares(tmp_path, 3)
+    write_squares(tmp_path, 5)
     rows = "000.png,a dog,dogs,train\n001.png,a cat,cats,val\n002.png,a bird,birds,test\n"
     (tmp_path / "all.csv").write_text("file_name,caption_1,caption_2,split\n" + rows)
     dataset = open_captions(tmp_path)
@@ -179,34 +208,9 @@ def test_a_split_column_divides_and_columns_may_be_numbered(tmp_path: Path) -> N
         (("a cat", "cats"),),
         (("a bird", "birds"),),
     ]
-
-
-def test_a_row_of_an_unknown_split_is_refused(tmp_path: Path) -> None:
-    write_squares(tmp_path, 7)
-    marks = ["train"] * 4 + ["val"] + ["tset"] * 2
-    rows = [f"{number:03d}.png,a dog,{mark}" for number, mark in enumerate(marks)]
-    (tmp_path / "captions.csv").write_text("image,caption,split\n" + "\n".join(rows) + "\n")
-    with pytest.raises(DataError, match=r"row 5 of .*captions.csv belongs to a split named 'tset'") as caught:
-        open_captions(tmp_path)
-    assert caught.value.expected.startswith("one of dev, eval, test")
-    (tmp_path / "captions.csv").write_text("image,caption,split\n000.png,a dog,train\n001.png,a cat,\n")
-    with pytest.raises(DataError, match=r"row 1 of .*captions.csv names no split"):
-        open_captions(tmp_path)
-
-
-def test_a_set_of_other_things_divides_nothing(tmp_path: Path) -> None:
-    write_squares(tmp_path, 5)
     rows = "".join(f"{number:03d}.png,a dog,{'AB'[number % 2]}\n" for number in range(5))
-    (tmp_path / "captions.csv").write_text("image,caption,set\n" + rows)
+    (tmp_path / "all.csv").write_text("image,caption,set\n" + rows)  # a set of other things
     assert open_captions(tmp_path).test_origin.startswith("0.2 of the source")
-
-
-def test_rows_of_a_split_that_another_table_is_are_refused(tmp_path: Path) -> None:
-    write_squares(tmp_path, 4)
-    (tmp_path / "test.csv").write_text("image,caption\n000.png,a dog\n")
-    (tmp_path / "train.csv").write_text("image,caption,split\n001.png,a dog,train\n002.png,a cat,test\n")
-    with pytest.raises(DataError, match=r"train.csv has rows of the split test, and another table is"):
-        open_captions(tmp_path)
 
 
 def test_an_unknown_split_of_karpathys_is_refused(tmp_path: Path) -> None:
@@ -214,13 +218,6 @@ def test_an_unknown_split_of_karpathys_is_refused(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"split": "test"', '"split": "tset"', 1))
     with pytest.raises(DataError, match=r"007.png in .*squares.json belongs to a split named 'tset'"):
         open_captions(tmp_path)
-
-
-def test_images_with_labels_or_boxes_stay_what_they_were(tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text("image,label,text\na.png,cat,a cat\n")
-    assert recognise(tmp_path / "table.csv") == "classification"
-    (tmp_path / "metadata.jsonl").write_text('{"file_name": "a.png", "text": "x", "objects": {}}\n')
-    assert recognise(tmp_path / "metadata.jsonl") != "captioning"
 
 
 def test_names_of_the_hub_tell_captions() -> None:

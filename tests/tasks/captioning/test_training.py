@@ -189,7 +189,9 @@ def test_a_transformer_with_subwords_starts_from_an_image_model(
     assert explained.answer.words == ("a", "red", "square", "(end)")
     assert len(explained.layers) == 2
     explained.save(tmp_path / "page.html")
-    tuned = train(squares, weights=done.folder, changes=tiny, output=tmp_path, name="tuned")
+    tuned = train(
+        squares, weights=done.folder, changes={**tiny, "train.steps": 1}, output=tmp_path, name="tuned"
+    )
     assert isinstance(tuned, TrainedRun)
     assert load_model(tuned.folder / "model").files == loaded.files
 
@@ -212,7 +214,12 @@ def test_what_does_not_fit_is_refused(squares: Path, tmp_path: Path) -> None:
 def test_of_a_captioner_whose_words_alone_attend_it_is_said_where_their_attention_is_drawn(
     squares: Path, tmp_path: Path
 ) -> None:
-    changes = {"model.encoder": "resnet18", "model.encoder_changes": {"width": 4, "depths": [1, 1, 1, 1]}}
+    changes = {
+        "model.encoder": "resnet18",
+        "model.encoder_changes": {"width": 4, "depths": [1, 1, 1, 1]},
+        "train.steps": 1,
+        "train.validations": 1,
+    }
     done = trained_on(squares, tmp_path, changes=changes)
 
     found = inspect_learned(done.folder, num_samples=2)

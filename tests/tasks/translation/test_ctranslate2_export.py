@@ -110,10 +110,15 @@ def test_published_models_are_exported_with_their_vocabulary(tmp_path):
     assert "target.spm" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_random_sentences_are_compared_where_none_are_given(tmp_path):
-    proof = export_ctranslate2(make_translator(), tmp_path / "out", sentences=["", " "])
-
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return a translator, its weights, its export in float32, and the proof, with random sentences."""
+    loaded = make_translator()
+    before = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
+    folder = tmp_path_factory.mktemp("exports") / "whole"
+    proof = export_ctranslate2(loaded, folder, sentences=["", " "])
     assert proof.num_sentences == ctranslate2_export.NUM_DRAWN
+    return loaded, before, folder, proof
 
 
 SATURATES = pytest.mark.skipif(
@@ -130,15 +135,13 @@ SATURATES = pytest.mark.skipif(
         pytest.param("int16", marks=SATURATES),  # which runs as int8 where the CPU has nothing better
     ],
 )
-def test_rounded_weights_are_held_to_their_own_tolerance(quantization, tmp_path):
-    loaded = make_translator()
-    before = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
-    whole = export_ctranslate2(loaded, tmp_path / "whole")
+def test_rounded_weights_are_held_to_their_own_tolerance(quantization, whole, tmp_path):
+    loaded, before, folder, exact = whole
     proof = export_ctranslate2(loaded, tmp_path / "out", quantization=quantization)
 
     assert all(torch.equal(tensor, before[name]) for name, tensor in loaded.model.state_dict().items())
-    assert whole.mean_difference < proof.mean_difference <= TOLERANCES[quantization]
-    sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("out", "whole")]
+    assert exact.mean_difference < proof.mean_difference <= TOLERANCES[quantization]
+    sizes = [(each / "model.bin").stat().st_size for each in (tmp_path / "out", folder)]
     assert sizes[0] < 0.9 * sizes[1]  # of which positions, never rounded, are the most here
 
 

@@ -10,10 +10,11 @@ from PIL import Image
 from making.small_translators import ENGLISH, GERMAN, small_translator
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import AttentionMap, record_attention
+from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.tasks.explaining import explain_texts
 from vitrail.tasks.translation.explanation import explain_examples, explain_text, sharpest
 from vitrail.tasks.translation.predictor import Translator
-from vitrail.tasks.translation.scores import CorpusScore, CorpusScores, TranslatedSentence, TranslationTables
+from vitrail.tasks.translation.scores import TranslationTables, translation_tables
 from vitrail.tasks.translation.search import Search
 
 
@@ -31,9 +32,12 @@ def test_the_translation_is_the_one_that_is_found(translator: Translator) -> Non
     assert len(explained.maps[0].queries.texts) == len(best.tokens) + 1
 
 
-def test_maps_have_a_row_for_each_piece_that_asks(translator: Translator) -> None:
-    explained = explain_text(translator, ENGLISH[0], target=GERMAN[0])
+@pytest.fixture(scope="module")
+def explained(translator: Translator) -> Explanation:
+    return explain_text(translator, ENGLISH[0], target=GERMAN[0])
 
+
+def test_maps_have_a_row_for_each_piece_that_asks(explained: Explanation) -> None:
     source, target = (len(explained.maps[0].keys.texts), len(explained.maps[0].queries.texts))
     shapes = {
         "source": (1, 2, source, source),
@@ -47,18 +51,11 @@ def test_maps_have_a_row_for_each_piece_that_asks(translator: Translator) -> Non
         for each in maps.layers:
             assert each.weights.shape == shape, each.layer
             torch.testing.assert_close(each.weights.sum(-1), torch.ones(shape[:-1]), rtol=0, atol=1e-5)
-
-
-def test_the_target_reads_no_piece_before_it_is_written(translator: Translator) -> None:
-    explained = explain_text(translator, ENGLISH[0], target=GERMAN[0])
-
-    for each in explained.part("target").layers:
+    for each in explained.part("target").layers:  # no piece is read before it is written
         assert float(each.weights.triu(1).abs().max()) == 0.0
 
 
-def test_pieces_are_words_and_what_goes_on_with_them(translator: Translator) -> None:
-    explained = explain_text(translator, ENGLISH[0], target=GERMAN[0])
-
+def test_pieces_are_words_and_what_goes_on_with_them(explained: Explanation) -> None:
     written, read = (explained.maps[0].queries.texts, explained.maps[0].keys.texts)
     assert "".join(written[:-1]).replace("\u00b7", "") == GERMAN[0].replace(" ", "")
     assert sum(not piece.startswith("\u00b7") for piece in written[:-1]) == 4  # and the stop
@@ -90,20 +87,13 @@ def test_a_recurrent_model_has_one_alignment(input_feeding: bool) -> None:
     torch.testing.assert_close(explained.attention(), stepwise, rtol=0, atol=1e-5)
 
 
-def test_a_model_that_attends_to_nothing_says_so() -> None:
-    translator = Translator(small_translator("rnn"))
-
-    with pytest.raises(ConfigError, match=r"does not attend.*one vector"):
-        explain_text(translator, ENGLISH[0])
-
-
 @pytest.mark.parametrize(("text", "message"), [(" ", "nothing to explain"), ("dog " * 300, "subwords")])
 def test_texts_that_cannot_be_shown_are_refused(translator: Translator, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         explain_text(translator, text)
 
 
-def test_the_sharpest_layer_is_shown_first() -> None:
+def test_the_sharpest_layer_is_shown_first(explained: Explanation) -> None:
     even = torch.full((2, 3, 4), 0.25)
     at_the_end = torch.tensor([0.05, 0.0, 0.05, 0.9]).expand(2, 3, 4)
     sharp = torch.tensor([0.1, 0.7, 0.1, 0.1]).expand(2, 3, 4)
@@ -111,11 +101,6 @@ def test_the_sharpest_layer_is_shown_first() -> None:
     layers = [AttentionMap("decoder", each[None], "cross", None, 0) for each in (even, sharp, at_the_end)]
 
     assert sharpest(layers) == 1
-
-
-def test_the_map_that_is_shown_first_is_that_of_the_sharpest_layer(translator: Translator) -> None:
-    explained = explain_text(translator, ENGLISH[0], target=GERMAN[0])
-
     first = sharpest(explained.layers)
     assert explained.maps[0].first == first
     torch.testing.assert_close(explained.attention(), explained.layers[first].weights[0].mean(0))
@@ -158,23 +143,7 @@ def test_outputs_that_do_not_fit_are_refused(
 
 
 def toy_tables() -> TranslationTables:
-    score = CorpusScore(score=20.0, lower=None, upper=None, signature="toy")
-    return TranslationTables(
-        scores=CorpusScores(
-            bleu=score,
-            chrf=score,
-            bleu_tokenised=None,
-            precisions=(50.0, 30.0, 20.0, 10.0),
-            brevity_penalty=1.0,
-            length_ratio=1.0,
-            num_sentences=5,
-        ),
-        buckets=(),
-        sentences=tuple(
-            TranslatedSentence(index=i, source=source, reference=target, hypothesis="x", chrf=10.0 * i)
-            for i, (source, target) in enumerate(zip(ENGLISH, GERMAN, strict=True))
-        ),
-    )
+    return translation_tables(ENGLISH, ["x"] * 5, GERMAN, language="de")
 
 
 def test_typical_sentences_are_aligned_for_the_report(translator: Translator) -> None:
@@ -184,7 +153,9 @@ def test_typical_sentences_are_aligned_for_the_report(translator: Translator) ->
     assert {text.name for text in found} <= set(ENGLISH)
 
 
-def test_a_report_without_attention_has_no_alignments() -> None:
+def test_a_model_that_attends_to_nothing_says_so_and_has_no_alignments() -> None:
     translator = Translator(small_translator("rnn"))
 
+    with pytest.raises(ConfigError, match=r"does not attend.*one vector"):
+        explain_text(translator, ENGLISH[0])
     assert explain_examples(translator, toy_tables()) == []

@@ -35,15 +35,22 @@ class Told(list[tuple[int, str, str]]):
 
 
 def run(
-    translator: Translator, content: bytes, *, layout: Layout = "text", search: Search = SEARCH
+    translator: Translator,
+    content: bytes = b"",
+    *,
+    source: str | Path | None = "-",
+    layout: Layout = "text",
+    search: Search = SEARCH,
+    output: Path | None = None,
 ) -> tuple[list[str], TranslatedLines, Told]:
     written, told = io.BytesIO(), Told()
     counts = translate_file(
         translator,
-        "-",
+        source,
         standard_input=io.BytesIO(content),
         standard_output=written,
         tell=told,
+        output=output,
         layout=layout,
         search=search,
     )
@@ -76,21 +83,15 @@ def test_scores_stand_before_the_translations(translator: Translator) -> None:
     assert lines[1] == "\t"
 
 
-def test_several_translations_are_numbered(translator: Translator) -> None:
+def test_several_translations_are_numbered_and_json_says_everything(translator: Translator) -> None:
     search = Search(beam_size=3, num_best=2, max_length=5)
 
     lines, counts, _ = run(translator, "\n".join(ENGLISH[:2]).encode(), search=search)
+    tree, _, _ = run(translator, ENGLISH[0].encode() + b"\n\xff", layout="json", search=search)
 
     assert counts.lines == 2
     assert [line.split("\t")[0] for line in lines[:-1]] == ["1", "1", "2", "2"]
-
-
-def test_json_says_everything(translator: Translator) -> None:
-    search = Search(beam_size=3, num_best=2, max_length=5)
-
-    lines, _, _ = run(translator, ENGLISH[0].encode() + b"\n\xff", layout="json", search=search)
-
-    first, second = json.loads(lines[0]), json.loads(lines[1])
+    first, second = json.loads(tree[0]), json.loads(tree[1])
     assert (first["line"], first["source"]) == (1, ENGLISH[0])
     assert len(first["alternatives"]) == 1
     assert (second["line"], second["text"]) == (2, "")
@@ -100,63 +101,35 @@ def test_json_says_everything(translator: Translator) -> None:
 def test_a_file_is_read_and_another_written(translator: Translator, tmp_path: Path) -> None:
     (tmp_path / "in.en").write_text("\n".join(ENGLISH) + "\n")
 
-    counts = translate_file(
-        translator,
-        tmp_path / "in.en",
-        standard_input=io.BytesIO(),
-        standard_output=io.BytesIO(),
-        tell=Told(),
-        output=tmp_path / "new" / "out.de",
-        search=SEARCH,
-    )
+    _, counts, _ = run(translator, source=tmp_path / "in.en", output=tmp_path / "new" / "out.de")
 
     assert (tmp_path / "new" / "out.de").read_text().splitlines() == expected(translator, ENGLISH)
     assert counts == TranslatedLines(lines=5, errors=0)
 
 
-def test_a_file_is_not_read_and_written_at_once(translator: Translator, tmp_path: Path) -> None:
-    path = tmp_path / "in.en"
-    path.write_text(ENGLISH[0])
+@pytest.mark.parametrize(
+    ("source", "output", "error", "message"),
+    [
+        ("in.en", "./in.en", ConfigError, "read and written at once"),
+        ("none.en", "out.de", DataError, "No such file"),
+        (None, "in.en/out.de", CheckpointError, "could not be written"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused_and_left_alone(
+    translator: Translator,
+    tmp_path: Path,
+    source: str | None,
+    output: str,
+    error: type[Exception],
+    message: str,
+) -> None:
+    (tmp_path / "in.en").write_text(ENGLISH[0])
 
-    with pytest.raises(ConfigError, match="read and written at once"):
-        translate_file(
-            translator,
-            path,
-            standard_input=io.BytesIO(),
-            standard_output=io.BytesIO(),
-            tell=Told(),
-            output=tmp_path / "." / "in.en",
-        )
+    with pytest.raises(error, match=message):
+        run(translator, b"A dog\n", source=source and tmp_path / source, output=Path(f"{tmp_path}/{output}"))
 
-    assert path.read_text() == ENGLISH[0]
-
-
-def test_a_missing_file_leaves_no_output(translator: Translator, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="No such file"):
-        translate_file(
-            translator,
-            tmp_path / "none.en",
-            standard_input=io.BytesIO(),
-            standard_output=io.BytesIO(),
-            tell=Told(),
-            output=tmp_path / "out.de",
-        )
-
+    assert (tmp_path / "in.en").read_text() == ENGLISH[0]
     assert not (tmp_path / "out.de").exists()
-
-
-def test_an_output_that_cannot_be_made_is_explained(translator: Translator, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(CheckpointError, match="could not be written"):
-        translate_file(
-            translator,
-            None,
-            standard_input=io.BytesIO(b"A dog\n"),
-            standard_output=io.BytesIO(),
-            tell=Told(),
-            output=tmp_path / "file" / "out.de",
-        )
 
 
 def test_what_is_typed_is_answered_line_by_line(translator: Translator) -> None:

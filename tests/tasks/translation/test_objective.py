@@ -136,12 +136,6 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_it_meets_the_contracts(task: TranslationObjective) -> None:
-    assert isinstance(task, Objective)
-    assert isinstance(task.evaluator(), Evaluator)
-    assert isinstance(task.collate(pairs(), None), Batch)
-
-
 def test_collate_ends_sentences_and_shifts_translations(
     task: TranslationObjective, vocabulary: PairVocabulary
 ) -> None:
@@ -178,11 +172,14 @@ def test_references_are_lower_case_where_the_output_is(vocabulary: PairVocabular
 
 
 def test_batch_moves_every_tensor(task: TranslationObjective) -> None:
-    moved = task.collate(pairs(), None).to(torch.device("meta"))
+    batch = task.collate(pairs(), None)
 
-    tensors = [value for value in vars(moved).values() if isinstance(value, Tensor)]
+    tensors = [value for value in vars(batch.to(torch.device("meta"))).values() if isinstance(value, Tensor)]
     assert len(tensors) == 5
     assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert isinstance(task, Objective)
+    assert isinstance(task.evaluator(), Evaluator)
+    assert isinstance(batch, Batch)
 
 
 def test_loss_is_the_smoothed_cross_entropy_of_all_subwords(
@@ -207,7 +204,9 @@ def test_loss_is_the_smoothed_cross_entropy_of_all_subwords(
     assert loss.parts["correct"] == ((logits.argmax(dim=-1) == wanted) & (wanted != 0)).sum()
 
 
-def test_padding_changes_no_loss(task: TranslationObjective, vocabulary: PairVocabulary) -> None:
+def test_padding_changes_no_loss_and_losses_of_batches_add_up(
+    task: TranslationObjective, vocabulary: PairVocabulary
+) -> None:
     model, batch = Counting(vocabulary), task.collate(pairs(), None)
     widened = replace(
         batch,
@@ -217,20 +216,13 @@ def test_padding_changes_no_loss(task: TranslationObjective, vocabulary: PairVoc
     )
 
     plain, padded = task.loss(model, batch), task.loss(model, widened)
+    parts = [task.loss(model, task.collate(pairs(index), None)) for index in range(len(SOURCES))]
 
     torch.testing.assert_close(padded.total, plain.total, rtol=1e-6, atol=0)
     assert padded.count == plain.count
     assert padded.parts["correct"] == plain.parts["correct"]
-
-
-def test_losses_of_batches_add_up(task: TranslationObjective, vocabulary: PairVocabulary) -> None:
-    model = Counting(vocabulary)
-
-    whole = task.loss(model, task.collate(pairs(), None))
-    parts = [task.loss(model, task.collate(pairs(place), None)) for place in range(len(SOURCES))]
-
-    torch.testing.assert_close(sum(part.total for part in parts), whole.total, rtol=1e-5, atol=0)
-    assert sum(part.count for part in parts) == whole.count
+    torch.testing.assert_close(sum(part.total for part in parts), plain.total, rtol=1e-5, atol=0)
+    assert sum(part.count for part in parts) == plain.count
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])

@@ -59,13 +59,6 @@ def test_a_beam_of_one_is_greedy(translator: Translator) -> None:
     assert found == expected
 
 
-def test_an_empty_line_gives_an_empty_translation(translator: Translator) -> None:
-    translations = list(translator.translate(["", " \t ", ENGLISH[0]], beam_size=1, max_length=4))
-
-    assert translations[:2] == [Translation("", source=""), Translation("", source=" \t ")]
-    assert translations[2].text
-
-
 def test_a_long_line_is_refused_and_the_others_are_translated() -> None:
     translator = Translator(small_translator(), max_source_length=100)
     lines = [ENGLISH[0], "dog " * 10_000, ENGLISH[1]]
@@ -93,13 +86,15 @@ def test_a_model_with_a_table_of_positions_is_given_no_more_than_it_has() -> Non
     assert "at most 8" in long.error
 
 
-def test_a_line_that_could_not_be_read_keeps_its_place(translator: Translator) -> None:
+def test_empty_and_unreadable_lines_keep_their_position(translator: Translator) -> None:
     bad = DataError("the line is torn", expected="a whole one", remedy="Mend it")
 
-    first, second, third = translator.translate([ENGLISH[0], bad, ENGLISH[1]], beam_size=1, max_length=4)
+    found = list(translator.translate(["", " \t ", ENGLISH[0], bad, ENGLISH[1]], beam_size=1, max_length=4))
 
-    assert (first.error, third.error) == (None, None)
-    assert second == Translation("", error=str(bad))
+    assert found[:2] == [Translation("", source=""), Translation("", source=" \t ")]
+    assert found[3] == Translation("", error=str(bad))
+    assert (found[2].error, found[4].error) == (None, None)
+    assert found[2].text
 
 
 def test_lines_before_a_failure_are_translated(translator: Translator) -> None:

@@ -4,11 +4,13 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 from vitrail.interpret import AttentionMap
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Maps, Tokens
+from vitrail.tasks.generation import rank_rows
 from vitrail.tasks.translation.report import TranslationReportInputs, write_translation_report
 from vitrail.tasks.translation.scores import (
     CorpusScore,
@@ -16,6 +18,7 @@ from vitrail.tasks.translation.scores import (
     LengthBucket,
     TranslatedSentence,
     TranslationTables,
+    typical_sentences,
 )
 from vitrail.train.evaluate import Report
 
@@ -142,49 +145,29 @@ def test_the_worst_are_the_lowest_and_the_typical_in_the_middle(tmp_path: Path) 
     assert of_typical == [float(score) for score in range(9, 21)]
 
 
-def test_sentences_never_become_markup(tmp_path: Path) -> None:
-    page = written(tmp_path, toy_inputs(tmp_path))
-
-    assert "<script" not in page
-    assert page.count("&lt;script&gt;") >= 4
-
-
-def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
-    inputs = toy_inputs(
-        tmp_path,
-        toy_tables(2, has_words=False),
-        alignments=(),
-        choices=(),
-        verdict_lines=(),
-        metrics_path=None,
-        environment={},
-    )
+def test_the_page_is_one_file_without_markup_of_sentences_and_always_the_same(tmp_path: Path) -> None:
+    inputs = toy_inputs(tmp_path)
 
     page = written(tmp_path, inputs)
 
-    for title in ("tokenised BLEU", "What it reads", "Choices", "Training", "Environment", "<h2>Data"):
-        assert title not in page
-
-
-def test_the_page_needs_no_other_file(tmp_path: Path) -> None:
-    page = written(tmp_path, toy_inputs(tmp_path))
-
+    assert page == written(tmp_path, inputs)
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 4
     targets = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert targets
     assert all(target.startswith(("data:image/", "#")) for target in targets)
-
-
-def test_the_same_inputs_give_the_same_page(tmp_path: Path) -> None:
-    inputs = toy_inputs(tmp_path)
-
-    assert written(tmp_path, inputs) == written(tmp_path, inputs)
-
-
-def test_parts_of_plots_have_names_of_their_own(tmp_path: Path) -> None:
-    names = re.findall(r'\bid="([^"]*)"', written(tmp_path, toy_inputs(tmp_path)))
-
+    names = re.findall(r'\bid="([^"]*)"', page)
     assert names
     assert len(names) == len(set(names))
+
+
+def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
+    changes = {"choices": (), "verdict_lines": (), "metrics_path": None, "environment": {}}
+
+    page = written(tmp_path, toy_inputs(tmp_path, toy_tables(2, has_words=False), alignments=(), **changes))
+
+    for title in ("tokenised BLEU", "What it reads", "Choices", "Training", "Environment", "<h2>Data"):
+        assert title not in page
 
 
 def test_a_very_long_sentence_does_not_fill_the_page(tmp_path: Path) -> None:
@@ -194,3 +177,32 @@ def test_a_very_long_sentence_does_not_fill_the_page(tmp_path: Path) -> None:
     page = written(tmp_path, toy_inputs(tmp_path, tables.model_copy(update={"sentences": (long,)})))
 
     assert page.count("word word") < 200
+
+
+def tables_of(*rows: tuple[int, float]) -> TranslationTables:
+    """Make tables of sentences with so many words and such a chrF."""
+    sentences = tuple(
+        TranslatedSentence(index=index, source="w " * words, reference="", hypothesis="", chrf=chrf)
+        for index, (words, chrf) in enumerate(rows)
+    )
+    return toy_tables(0).model_copy(update={"sentences": sentences})
+
+
+@pytest.mark.parametrize(
+    ("rows", "count", "expected"),
+    [
+        (((9, 10.0), (9, 90.0), (9, 50.0), (2, 49.0), (60, 51.0), (9, 60.0), (9, 40.0)), 3, [6, 2, 5]),
+        (((9, 10.0), (2, 30.0), (2, 20.0)), 2, [0, 2]),  # all lengths count where few are usual
+        (((9, 10.0), (2, 30.0), (2, 20.0)), 9, [0, 2, 1]),
+    ],
+)
+def test_typical_sentences_are_of_median_quality_and_usual_length(
+    rows: tuple[tuple[int, float], ...], count: int, expected: list[int]
+) -> None:
+    assert [sentence.index for sentence in typical_sentences(tables_of(*rows), count)] == expected
+
+
+def test_the_worst_come_first_and_ties_in_order() -> None:
+    tables = tables_of((9, 50.0), (2, 3.0), (9, 0.0), (9, 3.0))
+
+    assert [sentence.index for sentence in rank_rows(tables.sentences, "chrf")[:3]] == [2, 1, 3]
