@@ -71,6 +71,14 @@ class DividedDataset(Generic[S]):
             digest.update(split.fingerprint.encode())
         return digest.hexdigest()
 
+    def sign(self, split: str) -> dict[str, str]:
+        """Return a split's part of the signature of scores."""
+        origin = {"validation": self.validation_origin, "test": self.test_origin}.get(split, "")
+        return {
+            "data": f"{Path(self.source).name}@{self.splits[split].fingerprint}",
+            "split": f"{split} ({origin})" if origin else split,
+        }
+
     def without(self, names: Collection[str]) -> Self:
         """Drop samples by name, such as a verdict's ``exclude``."""
         if not names:

@@ -14,6 +14,7 @@ from torch import Tensor
 from vitrail.core.errors import CheckpointError, DataError
 from vitrail.data.feature_cache import FeatureCache, cache_folder, digest_of
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.source import ImageSource
 from vitrail.data.text.subwords import (
     SentencePieceSubwords,
     Subwords,
@@ -23,7 +24,7 @@ from vitrail.data.text.subwords import (
 from vitrail.data.text.words import WordVocabulary, caption_words, join_words
 from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.tasks.captioning.dataset import CaptionSplit
-from vitrail.tasks.captioning.samples import CaptionSource, image_source
+from vitrail.tasks.captioning.samples import CaptionSource
 
 PREPROCESSING = CaptionPreprocessing(images=Preprocessing(image_size=(4, 6), resize="squash"))
 CAPTIONS = [["A dog runs.", "the dog is running fast now"], ["A cat!", "cats", "a cat sleeps"]]
@@ -121,7 +122,7 @@ class Counting:
 
 
 def cache_of(split: CaptionSplit, path: Path, encode: object) -> FeatureCache:
-    images = image_source(split, PREPROCESSING)
+    images = ImageSource(split.unlabelled, PREPROCESSING.images)
     return FeatureCache(images, encode, path=path, shape=(5, 3), batch_size=1)  # type: ignore[arg-type]
 
 

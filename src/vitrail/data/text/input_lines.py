@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol, Self, TypeGuard, runtime_checkable
 
 from vitrail.core.errors import DataError
-from vitrail.data.text.lines import GZIP_SUFFIX, UTF_16
+from vitrail.data.text.lines import GZIP_SUFFIX, check_encoding
 
 Line = str | DataError
 """A line without its line break, or why it cannot be read."""
@@ -54,12 +54,7 @@ def read_lines(stream: ByteLines) -> Iterator[Line]:
     while content := _next_bytes(stream):
         number += 1
         if number == 1:
-            if content.startswith(UTF_16):
-                raise DataError(
-                    "the text is encoded as UTF-16",
-                    expected="text encoded as UTF-8",
-                    remedy="Convert it, such as with: iconv -f UTF-16 -t UTF-8",
-                )
+            check_encoding(content, "the text")
             content = content.removeprefix(codecs.BOM_UTF8)
         if len(content) > MAX_LINE_BYTES and not content.endswith(b"\n"):
             yield _too_long(len(content) + _skip_line(stream))

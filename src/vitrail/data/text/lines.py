@@ -13,7 +13,6 @@ REPLACEMENT = "\ufffd"
 """Replaces bytes that are not UTF-8."""
 
 GZIP_SUFFIX = ".gz"
-UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_lines(path: Path) -> list[str]:
@@ -25,13 +24,18 @@ def read_lines(path: Path) -> list[str]:
         DataError: the file cannot be read, or is UTF-16.
     """
     content = read_content(path)
-    if content.startswith(UTF_16):
+    check_encoding(content, f"{path}")
+    return split_lines(content)
+
+
+def check_encoding(content: bytes, what: str) -> None:
+    """Refuse text that begins with a byte order mark of UTF-16."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise DataError(
-            f"{path} is text encoded as UTF-16",
+            f"{what} is encoded as UTF-16",
             expected="text encoded as UTF-8",
             remedy="Convert it, such as with: iconv -f UTF-16 -t UTF-8",
         )
-    return split_lines(content)
 
 
 def read_list(path: Path, *, entry: str) -> list[str]:
@@ -44,7 +48,7 @@ def read_list(path: Path, *, entry: str) -> list[str]:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path} cannot be read: byte {error.start} is no UTF-8 text",
+            f"{path} cannot be read: byte {error.start} is not UTF-8 text",
             expected=f"{entry} in each line",
             remedy="Write the list again",
         ) from None

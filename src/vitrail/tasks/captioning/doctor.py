@@ -91,23 +91,9 @@ class SeenCaptions:
                 yield split_name, name, captions, inspection
 
 
-def check_captions(dataset: CaptionDataset, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
-    """Examine every image and every caption of every split.
-
-    Returns:
-        : Findings, errors first, and the images to leave out.
-    """
-    total, done = sum(map(len, dataset.splits.values())), 0
-
-    def advance(number: int) -> None:
-        nonlocal done
-        done += number
-        if progress is not None:
-            progress(done, total)
-
-    inspections = {}
-    for name, split in dataset.splits.items():
-        inspections[name] = inspect_split(split.unlabelled, advance)
+def check_captions(dataset: CaptionDataset) -> Verdict:
+    """Examine every image and every caption of every split; images that do not open are to be left out."""
+    inspections = {name: inspect_split(split.unlabelled) for name, split in dataset.splits.items()}
     examined = SeenCaptions(dataset, inspections)
     found = [finding for judge in CHECKS for finding in judge(examined)]
     return Verdict(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.data.feature_cache import FeatureCache, cache_folder, digest_of
 from vitrail.data.settings import AugmentSettings
-from vitrail.data.source import ImageSource, Progress
+from vitrail.data.source import ImageSource
 from vitrail.data.text.subwords import Subwords
 from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models.checkpoint import state_tensors
@@ -45,7 +45,6 @@ class CaptionSource:
             the shortest of an image. None keeps all.
         cache: keep decoded pixels, if they fit in memory.
         features: of the same images, instead of pixels; disables augmentation.
-        progress: of filling the cache.
     """
 
     def __init__(
@@ -59,12 +58,11 @@ class CaptionSource:
         max_length: int | None = None,
         cache: bool = False,
         features: FeatureCache | None = None,
-        progress: Progress | None = None,
     ) -> None:
         self.split, self.vocabulary, self.preprocessing = split, vocabulary, preprocessing
         self.captions_per_image, self.max_length, self.features = captions_per_image, max_length, features
-        self.images = image_source(
-            split, preprocessing, augment, cache=cache and features is None, progress=progress
+        self.images = ImageSource(
+            split.unlabelled, preprocessing.images, augment, cache=cache and features is None
         )
         self._rows: list[list[list[int]]] | None = None
 
@@ -104,18 +102,6 @@ class CaptionSource:
         return [kept[index] for index in order[: self.captions_per_image]]
 
 
-def image_source(
-    split: CaptionSplit,
-    preprocessing: CaptionPreprocessing,
-    augment: AugmentSettings | None = None,
-    *,
-    cache: bool = False,
-    progress: Progress | None = None,
-) -> ImageSource:
-    """Return the images of a split without captions."""
-    return ImageSource(split.unlabelled, preprocessing.images, augment, cache=cache, progress=progress)
-
-
 def keep_features(split: CaptionSplit, preprocessing: CaptionPreprocessing, model: Any) -> FeatureCache:
     """Return the features of a split's images, computed on first use.
 
@@ -136,7 +122,7 @@ def keep_features(split: CaptionSplit, preprocessing: CaptionPreprocessing, mode
     )
     encode = _Encode(encoder, preprocessing)
     return FeatureCache(
-        image_source(split, preprocessing),
+        ImageSource(split.unlabelled, preprocessing.images),
         encode,
         path=cache_folder() / "features" / f"{name}.f16",
         shape=(cells, encoder.dim),

@@ -174,12 +174,10 @@ class CaptioningTask(Task):
 
     def sign(self, dataset: CaptionDataset, split: str, preprocessing: Config) -> dict[str, str]:
         assert isinstance(preprocessing, CaptionPreprocessing)
-        origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
         images, chosen = preprocessing.images, dataset.splits[split]
         height, width = images.image_size
         return {
-            "data": f"{Path(dataset.source).name}@{chosen.fingerprint}",
-            "split": f"{split} ({origin})" if origin else split,
+            **dataset.sign(split),
             "references": f"{chosen.num_captions / max(len(chosen), 1):.1f} an image",
             "input": f"{height}x{width} {images.resize} {images.interpolation}",
         }

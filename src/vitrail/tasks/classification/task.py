@@ -154,11 +154,9 @@ class ClassificationTask(Task):
 
     def sign(self, dataset: ImageDataset, split: str, preprocessing: Config) -> dict[str, str]:
         assert isinstance(preprocessing, Preprocessing)
-        origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
         height, width = preprocessing.image_size
         return {
-            "data": f"{Path(dataset.source).name}@{dataset.splits[split].fingerprint}",
-            "split": f"{split} ({origin})" if origin else split,
+            **dataset.sign(split),
             "input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}",
         }
 

@@ -149,11 +149,9 @@ class ContrastiveTask(Task):
     def sign(self, dataset: CaptionDataset, split: str, preprocessing: Config) -> dict[str, str]:
         """Include the number of candidate images and captions."""
         assert isinstance(preprocessing, ImageTextPreprocessing)
-        origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
         searched, (height, width) = dataset.splits[split], preprocessing.image_size
         return {
-            "data": f"{Path(dataset.source).name}@{searched.fingerprint}",
-            "split": f"{split} ({origin})" if origin else split,
+            **dataset.sign(split),
             "among": f"{len(searched)} images with {searched.num_captions} captions",
             "input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}",
         }

@@ -159,11 +159,9 @@ class DetectionTask(Task):
 
     def sign(self, dataset: BoxDataset, split: str, preprocessing: Config) -> dict[str, str]:
         assert isinstance(preprocessing, BoxPreprocessing)
-        origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
         height, width = preprocessing.image_size
         return {
-            "data": f"{Path(dataset.source).name}@{dataset.splits[split].fingerprint}",
-            "split": f"{split} ({origin})" if origin else split,
+            **dataset.sign(split),
             "input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}",
         }
 

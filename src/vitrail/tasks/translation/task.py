@@ -151,11 +151,9 @@ class TranslationTask(Task):
 
     def sign(self, dataset: PairDataset, split: str, preprocessing: Config) -> dict[str, str]:
         assert isinstance(preprocessing, PairPreprocessing)
-        origin = {"validation": dataset.validation_origin, "test": dataset.test_origin}.get(split, "")
         text = "tokenised" if preprocessing.tokenised else "raw"
         return {
-            "data": f"{Path(dataset.source).name}@{dataset.splits[split].fingerprint}",
-            "split": f"{split} ({origin})" if origin else split,
+            **dataset.sign(split),
             "input": f"{'-'.join(dataset.languages)} {text}{' lower-cased' * preprocessing.lower_case}",
         }
 

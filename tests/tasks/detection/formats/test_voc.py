@@ -229,7 +229,7 @@ def test_folders_that_cannot_be_used_are_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds 2 data sets: VOC2007, VOC2012"):
         VOC.read(tmp_path / "devkit")
     (tmp_path / "devkit" / "VOC2007" / "ImageSets" / "Main" / "train.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match="is no UTF-8 text"):
+    with pytest.raises(DataError, match="is not UTF-8 text"):
         VOC.read(tmp_path / "devkit" / "VOC2007")
 
 

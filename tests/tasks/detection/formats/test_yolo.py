@@ -287,7 +287,7 @@ def test_folders_that_cannot_be_used_are_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no file of class names, so that the classes have numbers alone"):
         YOLO.read(tmp_path / "a")
     (tmp_path / "a" / "classes.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match="is no UTF-8 text"):
+    with pytest.raises(DataError, match="is not UTF-8 text"):
         YOLO.read(tmp_path / "a")
     write_yolo(tmp_path / "b", {"train": scenes})
     for file in (tmp_path / "b" / "labels" / "train").iterdir():
