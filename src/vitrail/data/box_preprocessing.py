@@ -73,11 +73,7 @@ class BoxPreprocessing(Config):
     def read(
         self, source: Path | bytes | np.ndarray, *, name: str | None = None
     ) -> UInt8[Tensor, "3 height width"]:
-        """Read one image at the input's size.
-
-        Raises:
-            DataError: the image cannot be read; see ``read_image``.
-        """
+        """Read one image at the input's size."""
         with open_image(source, name=name) as image:
             return self.decode(image)
 
@@ -121,9 +117,6 @@ class BoxPreprocessing(Config):
 
         Args:
             images: as those of a ``BoxSplit``; unreadable ones are left out.
-
-        Raises:
-            DataError: none of them can be read.
         """
         height, width = self.image_size
         squashed = Preprocessing(

@@ -32,11 +32,7 @@ class HubSet(NamedTuple):
         return next(iter(self.splits.values())).features
 
     def find_images(self, known: Sequence[str]) -> str:
-        """Find the column of images: one of that type before one of a known name.
-
-        Raises:
-            DataError: there is none.
-        """
+        """Find the column of images: one of that type before one of a known name."""
         return find_column(list(self.features), known, "image", self.name, preferred=self._of_type("Image"))
 
     def images(self, split: SplitName, column: str) -> ColumnImages:

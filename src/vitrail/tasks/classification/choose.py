@@ -61,9 +61,6 @@ def choose(
     Args:
         pretrained: initial weights; their model is used.
         asked: the user's settings; model and input size affect the estimated speed.
-
-    Raises:
-        ConfigError: there is no model of that name, or the weights are another model's.
     """
     scale = choose_scale(situation, model) if pretrained is None else scale_of(pretrained, model)
     if asked.data.is_given("image_size"):
@@ -122,11 +119,7 @@ def choose_scale(situation: Situation, model: str | None) -> Scale:
 
 
 def scale_of(pretrained: LoadedModel, model: str | None) -> Scale:
-    """Return model, input size and patch size of pretrained weights.
-
-    Raises:
-        ConfigError: another model was asked for.
-    """
+    """Return model, input size and patch size of pretrained weights."""
     name = name_of_weights(pretrained, model)
     height, width = pretrained.preprocessing["image_size"]
     patch_size = pretrained.model_settings.get("patch_size", 1)

@@ -34,9 +34,6 @@ def explain_image(
     Args:
         image: normalised, on the model's device; ``pixels`` is the same image for display.
         layer: records this layer only; None records all.
-
-    Raises:
-        ConfigError: there is no such layer.
     """
     recording: AbstractContextManager[list[AttentionMap]] = (
         record_attention(model, layer) if has_attention(model) else nullcontext([])

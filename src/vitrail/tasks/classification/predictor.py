@@ -154,11 +154,7 @@ class Predictor:
     def predict_each(
         self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5
     ) -> Iterator[Prediction]:
-        """Classify images like ``predict``, lazily batch by batch, for long lists.
-
-        Raises:
-            DataError: as ``predict``.
-        """
+        """Classify images like ``predict``, lazily batch by batch, for long lists."""
         yield from answer_in_order(
             chunks_of(name_inputs(inputs), self.batch_size),
             read=lambda named: self.read(named[1]),
@@ -187,9 +183,6 @@ class Predictor:
         Args:
             pixels: of the model's input size.
             layer: records this layer only, which saves time; None records all.
-
-        Raises:
-            ConfigError: the model has no attention over patches.
         """
         batch = self.preprocessing.normalise(pixels[None]).to(self.device)
         return explain_image(self.model, batch, pixels, name=name, class_names=self.class_names, layer=layer)

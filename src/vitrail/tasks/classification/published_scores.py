@@ -34,10 +34,6 @@ def as_published(report: Report, dataset: Any, split: str) -> Report:
 
     Args:
         split: ``train``, ``validation`` or ``test``; the report follows its order.
-
-    Raises:
-        DataError: the labels of ReaL are missing, or the images or classes have not the numbers that they
-            are found by.
     """
     benchmark = _benchmark_of(dataset)
     if benchmark is None:
@@ -57,11 +53,7 @@ def as_published(report: Report, dataset: Any, split: str) -> Report:
 
 
 def real_answers(report: Report, dataset: ImageDataset, split: str) -> list[bool]:
-    """Return for each image with ReaL labels whether the prediction is one of them.
-
-    Raises:
-        DataError: the labels are missing, or images or classes have not the numbers that they are found by.
-    """
+    """Return for each image with ReaL labels whether the prediction is one of them."""
     _check_order(dataset, report.class_names)
     labels = read_real_labels(dataset.source)
     tables = ClassificationTables.from_tree(report.tables)

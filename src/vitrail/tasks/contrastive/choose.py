@@ -32,9 +32,6 @@ def choose(
     Args:
         pretrained: initial weights; their model is used.
         asked: the user's settings; those of the model affect its size.
-
-    Raises:
-        ConfigError: there is no model of that name, or none of images and texts, or weights of another.
     """
     name, reason = _choose_model(model, pretrained)
     own = fields_of_model(asked.model)

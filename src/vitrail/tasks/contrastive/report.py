@@ -93,9 +93,6 @@ def write_retrieval_report(path: Path, inputs: RetrievalReportInputs) -> None:
 
     Args:
         path: the HTML file; replaced atomically.
-
-    Raises:
-        CheckpointError: the disk is full or not writable; a former page is as it was.
     """
     scores, history = inputs.report.scores, inputs.history()
     entries = [

@@ -68,11 +68,7 @@ class ImageTextSource:
         self._images.prepare()
 
     def load(self, index: int, generator: torch.Generator | None) -> ImageTextSample:
-        """Return one image with a random caption, or with all of them without a generator.
-
-        Raises:
-            DataError: the image cannot be read; the message names it.
-        """
+        """Return one image with a random caption, or with all of them without a generator."""
         image = self._images.load(index, generator).image
         rows = self._rows[index]
         if generator is not None:

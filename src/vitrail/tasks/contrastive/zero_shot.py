@@ -93,9 +93,6 @@ def embed_classes(
         encoder: of texts.
 
     Paper: Radford et al. 2021, section 3.1.4, "ensembling over the embedding space".
-
-    Raises:
-        DataError: a sentence is longer than the model reads.
     """
     sentences = [fill(template, name) for name in names for template in templates]
     vectors = encoder.embed_texts(sentences).unflatten(0, (len(names), len(templates)))  # classes templates d
@@ -155,11 +152,7 @@ class ZeroShotClassifier:
     def predict_each(
         self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5
     ) -> Iterator[Prediction]:
-        """Classify images like ``predict``, lazily batch by batch, for long lists.
-
-        Raises:
-            DataError: as ``predict``.
-        """
+        """Classify images like ``predict``, lazily batch by batch, for long lists."""
         yield from answer_in_order(
             chunks_of(name_inputs(inputs), self.encoder.batch_size),
             read=lambda named: self.encoder.read(named[1]),

@@ -49,10 +49,6 @@ def read(path: Path) -> RawDataset:
 
     A single table may have a column named split, set, subset or partition. Rows without an image or a label
     are left out and reported.
-
-    Raises:
-        DataError: a table is damaged, has no recognised column, names no existing file, or has labels without
-            a name; or a row is of no known split.
     """
     files: Mapping[SplitName, list[Path]] = {"train": [path]} if path.is_file() else _tables_of(path)
     tables = {split: _read_parts(parts) for split, parts in files.items()}
@@ -235,11 +231,7 @@ def recognises_saved(path: Path) -> bool:
 
 
 def read_saved(path: Path) -> RawDataset:
-    """Read a saved data set.
-
-    Raises:
-        DataError: it is damaged or has no recognised columns.
-    """
+    """Read a saved data set."""
     return _convert(load_saved(path))
 
 
