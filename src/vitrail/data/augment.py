@@ -45,7 +45,7 @@ def augment(
 def flip(
     images: Float[Tensor, "batch 3 height width"], generator: torch.Generator
 ) -> Float[Tensor, "batch 3 height width"]:
-    """Mirror each image left and right with probability one half."""
+    """Flip each image left and right with probability one half."""
     is_flipped = torch.rand(len(images), generator=generator) < 0.5
     return torch.where(is_flipped.to(images.device)[:, None, None, None], images.flip(-1), images)
 
@@ -173,5 +173,5 @@ def _cutmix_box(
 def _inside(
     start: Float[Tensor, " batch"], length: Float[Tensor, " batch"], size: int
 ) -> Bool[Tensor, "batch size"]:
-    places = torch.arange(size, device=start.device)
-    return (places >= start[:, None]) & (places < (start + length)[:, None])
+    positions = torch.arange(size, device=start.device)
+    return (positions >= start[:, None]) & (positions < (start + length)[:, None])

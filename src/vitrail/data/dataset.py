@@ -149,7 +149,7 @@ class ImageDataset(DividedDataset[ImageSplit]):
     class_names: tuple[str, ...]
     """In the order of the labels."""
     upright: bool = False
-    """True if a mirrored image may belong to another class or to none (digits, letters)."""
+    """True if a flipped image may belong to another class or to none (digits, letters)."""
 
     def _named(self) -> bytes:
         return "\n".join(self.class_names).encode(errors="surrogateescape")
@@ -209,5 +209,5 @@ def encode_labels(texts: Sequence[str], class_names: Sequence[str]) -> np.ndarra
 
 
 def are_characters(class_names: Sequence[str]) -> bool:
-    """Tell whether the classes are single digits or letters, which must not be mirrored."""
+    """Tell whether the classes are single digits or letters, which must not be flipped."""
     return bool(class_names) and all(name in UPRIGHT_NAMES for name in class_names)

@@ -20,7 +20,7 @@ from vitrail.core.duration import format_duration
 from vitrail.core.errors import DataError
 from vitrail.data.source import ImageSource, Progress
 
-Encode = Callable[[UInt8[Tensor, "batch 3 height width"]], Float[Tensor, "batch cells dim"]]
+Encode = Callable[[UInt8[Tensor, "batch 3 height width"]], Float[Tensor, "batch tokens dim"]]
 CACHE_VARIABLE = "VITRAIL_CACHE"
 WAIT_S = 1.0  # between two looks whether another process is done
 LONG_S = 10.0  # a computation that takes longer is announced
@@ -31,9 +31,9 @@ _log = logging.getLogger(__name__)
 
 def cache_folder() -> Path:
     """Return where features are kept: ``VITRAIL_CACHE``, or ``vitrail`` in the user's cache folder."""
-    told = os.environ.get(CACHE_VARIABLE)
+    given = os.environ.get(CACHE_VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    return Path(told).expanduser() if told else Path(home).expanduser() / "vitrail"
+    return Path(given).expanduser() if given else Path(home).expanduser() / "vitrail"
 
 
 def digest_of(*parts: str | bytes) -> str:
@@ -102,7 +102,7 @@ class FeatureCache:
             )
         self._features = np.memmap(self.path, dtype=np.float16, mode="r", shape=(len(self), *self.shape))
 
-    def load(self, index: int) -> Float16[Tensor, "cells dim"]:
+    def load(self, index: int) -> Float16[Tensor, "tokens dim"]:
         self.prepare()
         assert self._features is not None
         return torch.from_numpy(np.array(self._features[index]))
@@ -124,16 +124,16 @@ class FeatureCache:
             file.seek(done * self._image_bytes)
             began = time.monotonic()
             for start in range(done, len(self), self._batch_size):
-                places = range(start, min(start + self._batch_size, len(self)))
-                pixels = torch.stack([self.images.load(place, None).image for place in places])
+                indices = range(start, min(start + self._batch_size, len(self)))
+                pixels = torch.stack([self.images.load(index, None).image for index in indices])
                 features = self._encode(pixels).detach().to(torch.float16).cpu()
-                assert tuple(features.shape[1:]) == self.shape, "the encoder makes other cells"
+                assert tuple(features.shape[1:]) == self.shape, "the encoder makes other tokens"
                 file.write(features.contiguous().numpy().tobytes())
                 self.path.with_suffix(".lock").touch()
                 if start == done:
                     self._announce(len(self) - done, time.monotonic() - began)
                 if self._progress is not None:
-                    self._progress(places.stop, len(self))
+                    self._progress(indices.stop, len(self))
             file.flush()
             os.fsync(file.fileno())
         partial.replace(self.path)

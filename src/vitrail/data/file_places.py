@@ -18,7 +18,7 @@ LOOKED_AT = 1000  # entries of a folder that a cheap look reads at most
 
 
 def is_image_name(name: str) -> bool:
-    """Tell by its suffix whether a file is taken for an image."""
+    """Tell by its suffix whether a file is an image."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
@@ -140,8 +140,8 @@ class ImageFinder:
 
     def unlisted(self) -> list[Path]:
         """Return the images that were not asked for, in folders in which others were found."""
-        places = sorted({path.parent for path in self.found})
-        images = [place / name for place in places for name in self._names(place) if is_image_name(name)]
+        folders = sorted({path.parent for path in self.found})
+        images = [folder / name for folder in folders for name in self._names(folder) if is_image_name(name)]
         return sorted(path for path in images if path not in self.found)
 
     def _settle(self, folder: Path, path: Path) -> Path:

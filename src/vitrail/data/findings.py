@@ -100,14 +100,14 @@ class Verdict:
                 lines += _wrap(f"         {_some(finding.items, finding.count)}", " " * 9, width)
             if finding.severity != "info":
                 lines += _wrap(f"         {finding.remedy}", " " * 9, width)
-        told = [
+        counts = [
             f"{number} {severity if number == 1 or severity == 'info' else severity + 's'}"
             for severity in ORDER
             if (number := len(self.of(severity)))
         ]
         word = "usable" if self.usable else "NOT usable"
         left_out = f", {number_of(len(self.exclude), unit)} left out" if self.exclude else ""
-        lines += _wrap(f"verdict: {word}{left_out} ({', '.join(told) or 'nothing found'})", "", width)
+        lines += _wrap(f"verdict: {word}{left_out} ({', '.join(counts) or 'nothing found'})", "", width)
         return lines
 
 

@@ -32,7 +32,7 @@ class RawDataset:
     """The source's splits; ``train`` always."""
     findings: tuple[Finding, ...] = ()
     upright: bool | None = None
-    """Whether images may not be mirrored; None if the source does not tell."""
+    """Whether images may not be flipped; None if the source does not tell."""
     format: str = field(default="")
     """Name of the format, if it is not that of the format file."""
 

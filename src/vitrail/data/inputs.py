@@ -62,11 +62,11 @@ def name_inputs(inputs: ImageInput | Iterable[ImageInput]) -> list[tuple[str, On
     if is_one or (isinstance(inputs, np.ndarray) and inputs.ndim < 4):
         inputs = [inputs]  # type: ignore[list-item]
     named: list[tuple[str, OneImage]] = []
-    for place, given in enumerate(inputs):  # type: ignore[arg-type]
+    for index, given in enumerate(inputs):  # type: ignore[arg-type]
         if isinstance(given, Image.Image):
-            named.append((str(getattr(given, "filename", "")) or f"image {place}", given))
+            named.append((str(getattr(given, "filename", "")) or f"image {index}", given))
         elif isinstance(given, np.ndarray):
-            named.append((f"image {place}", given))
+            named.append((f"image {index}", given))
         else:
             named.extend((str(path), path) for path in list_files([given]))
     return named or [(str(path), path) for path in list_files([])]

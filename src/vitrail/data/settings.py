@@ -30,7 +30,7 @@ class AugmentSettings(Config):
     shift: int = Field(0, ge=0)
     """Random translation by up to this many pixels, the border padded with zeros after normalisation."""
     flip: bool = False
-    """Mirror left and right with probability one half."""
+    """Flip left and right with probability one half."""
     rotation: float = Field(0.0, ge=0, le=180)
     """Random rotation by up to this many degrees."""
     colour: float = Field(0.0, ge=0, le=1)

@@ -52,7 +52,7 @@ class ImageSource:
         cache: keep decoded pixels, if they fit. They are read when ``prepare`` is called or, without that,
             when the first sample is loaded.
         max_cache_bytes: size limit of the cache; by default half of the free memory.
-        progress: told about filling the cache.
+        progress: called while filling the cache.
     """
 
     def __init__(

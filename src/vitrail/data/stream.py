@@ -92,8 +92,8 @@ class ShuffledOrder:
     def samples_of(self, step: int) -> list[int]:
         return [self._sample_at(step * self.batch_size + slot) for slot in range(self.batch_size)]
 
-    def _sample_at(self, place: int) -> int:
-        epoch, position = divmod(place, self.num_samples)
+    def _sample_at(self, index: int) -> int:
+        epoch, position = divmod(index, self.num_samples)
         return _permutation(self.num_samples, self.seed, epoch)[position]
 
 
@@ -204,9 +204,9 @@ def seed_of(*parts: int | str) -> int:
     return struct.unpack("<Q", hashlib.blake2b(text.encode(), digest_size=8).digest())[0] >> 1
 
 
-def _part(places: range, number: int, parts: int) -> range:
+def _part(slots: range, number: int, parts: int) -> range:
     """Return one of several contiguous parts, of sizes as even as can be."""
-    return places[len(places) * number // parts : len(places) * (number + 1) // parts]
+    return slots[len(slots) * number // parts : len(slots) * (number + 1) // parts]
 
 
 @lru_cache(maxsize=4)  # a batch touches few epochs at a time

@@ -69,8 +69,8 @@ def bar_plot(
     """
     figure, axes = new_figure(x_label, y_label)
     most = max(counts)
-    for place, (value, count) in enumerate(zip(values.values(), counts, strict=True)):
-        bar = axes.bar(place, value, width=0.8, color=COLOURS[0], alpha=opacity_of_count(count, most))
+    for index, (value, count) in enumerate(zip(values.values(), counts, strict=True)):
+        bar = axes.bar(index, value, width=0.8, color=COLOURS[0], alpha=opacity_of_count(count, most))
         axes.bar_label(bar, labels=[f"{count:,}"], padding=2, fontsize=8, color=SOFT)
     axes.set_xticks(range(len(values)), list(values), rotation=45 if len(values) > 6 else 0)
     axes.grid(visible=False, axis="x")

@@ -151,11 +151,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     corrected, former = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(order):
-        former = max(former, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = former
+    for rank, index in enumerate(order):
+        former = max(former, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = former
     return corrected
 
 

@@ -16,7 +16,7 @@ from vitrail.data.feature_cache import digest_of
 from vitrail.engines.loading import load_any
 from vitrail.studies.probing import NUM_NEIGHBOURS, TEMPERATURE, OnProgress, Preparing, probe
 from vitrail.tasks.captioning.samples import digest_of_weights
-from vitrail.tasks.classification.benchmark_reading import find_folder, places_of
+from vitrail.tasks.classification.benchmark_reading import find_folder, folders_of
 from vitrail.tasks.classification.benchmarks import BENCHMARKS, GROUP, Benchmark
 from vitrail.tasks.classification.benchmarks.published import GROUPS
 from vitrail.tasks.classification.opening import open_dataset
@@ -169,7 +169,7 @@ def _sources_of(tasks: Sequence[Benchmark], folder: str) -> dict[str, str | None
     """Return how each task is named for opening, None where it is not there."""
     sources = {task.name: _source_of(task, folder) for task in tasks}
     if not any(sources.values()):
-        places = [Path(folder)] if folder else places_of(tasks[0])
+        places = [Path(folder)] if folder else folders_of(tasks[0])
         raise DataError(
             f"no task of VTAB-1k is on this machine: {places[0] if places else 'VITRAIL_DATA is not set'}",
             expected=f"a folder for each task, such as {tasks[0].folders[0]}/, with {tasks[0].layout}",

@@ -45,7 +45,7 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 def _cpu_features(source: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     try:
         lines = source.read_text().splitlines()
-    except OSError:  # not Linux: no processor there has these features and a PyTorch that uses them
+    except OSError:  # not Linux: no CPU there has these features and a PyTorch that uses them
         return frozenset()
     for line in lines:
         if line.startswith("flags"):
@@ -102,7 +102,7 @@ def measure_matrix_products(machine: Machine, *, seconds: float = 0.3) -> float:
 def _name_of(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return {"mps": "Apple GPU"}.get(device.type, "the processor")
+    return {"mps": "Apple GPU"}.get(device.type, "the CPU")
 
 
 def _best_device() -> torch.device:

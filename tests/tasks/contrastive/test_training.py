@@ -102,7 +102,7 @@ def test_a_run_can_be_the_start_of_another(run: Path, captioned: Path, tmp_path:
         (["classify", "RUN", "IMAGE"], "neither --names nor --names-file"),
         (["classify", "RUN", "IMAGE", "--names", " , "], "an empty name was given"),
         (["classify", "RUN", "IMAGE", "--names", "dog,,cat"], "an empty name was given"),
-        (["classify", "RUN", "IMAGE", "--names", "a,b", "--template", "photo"], "no places for a name"),
+        (["classify", "RUN", "IMAGE", "--names", "a,b", "--template", "photo"], "no placeholders for a name"),
         (["classify", "RUN", "IMAGE", "--names-file", "missing.txt"], "missing.txt cannot be read"),
         (["retrieve", "RUN", "IMAGE"], "no text was given"),
     ],

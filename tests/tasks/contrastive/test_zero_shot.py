@@ -91,13 +91,13 @@ def test_lists_of_templates_have_names() -> None:
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("a photo", "no places for a name"),
-        ("a {} of a {}", "2 places for a name"),
-        ("a {name}", "no places for a name"),
-        ("", "no places for a name"),
+        ("a photo", "no placeholders for a name"),
+        ("a {} of a {}", "2 placeholders for a name"),
+        ("a {name}", "no placeholders for a name"),
+        ("", "no placeholders for a name"),
     ],
 )
-def test_a_template_without_one_place_is_refused(template: str, message: str) -> None:
+def test_a_template_without_one_placeholder_is_refused(template: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_templates([template])
 

@@ -206,12 +206,12 @@ def show_benchmark(name: str) -> None:
     Raises:
         ConfigError: there is none of that name.
     """
-    from vitrail.tasks.classification.benchmark_reading import find_folder, places_of
+    from vitrail.tasks.classification.benchmark_reading import find_folder, folders_of
     from vitrail.tasks.classification.benchmarks import BENCHMARKS, METRIC_TEXTS
 
     known = BENCHMARKS[name.strip().lower()]
     found = find_folder(known)
-    places = ", ".join(map(str, places_of(known)))
+    places = ", ".join(map(str, folders_of(known)))
     looked = f"no; looked for {places}" if places else "no; VITRAIL_DATA is not set"
     counts = ", ".join(
         f"{count:,} {split}"

@@ -8,7 +8,7 @@ import scipy  # loads its parts when they are used
 from vitrail.data.corruptions import Pixels, corruptions_of, filters
 from vitrail.data.corruptions.filters import gaussian, zoom_in
 
-SMALL_RADIUS = 8  # up to it the kernel has 17 x 17 cells, whatever its radius
+SMALL_RADIUS = 8  # up to it the kernel has 17 x 17 weights, whatever its radius
 
 
 def defocus_blur(pixels: Pixels, setting: tuple[float, float], generator: np.random.Generator) -> Pixels:
@@ -22,19 +22,19 @@ def defocus_blur(pixels: Pixels, setting: tuple[float, float], generator: np.ran
 
 
 def disk(radius: float, rim_sigma: float) -> np.ndarray:
-    """Return the weights of a disk, its rim smoothed over 3 x 3 cells, or 5 x 5 of a large disk.
+    """Return the weights of a disk, its rim smoothed over 3 x 3 weights, or 5 x 5 of a large disk.
 
     They sum to one, or to slightly more if the rim reaches the end of the grid, as in the published code.
     """
     reach, taps = (SMALL_RADIUS, 1) if radius <= SMALL_RADIUS else (int(radius), 2)
     places = np.arange(-reach, reach + 1)
-    cells = (places[:, None] ** 2 + places**2 <= radius**2).astype(np.float64)
-    cells /= cells.sum()
+    weights = (places[:, None] ** 2 + places**2 <= radius**2).astype(np.float64)
+    weights /= weights.sum()
     rim = np.exp(-(np.arange(-taps, taps + 1) ** 2) / (2 * rim_sigma**2))
     correlate = scipy.ndimage.correlate1d
     for axis in (0, 1):
-        cells = correlate(cells, rim / rim.sum(), axis=axis, mode="mirror")
-    return cells
+        weights = correlate(weights, rim / rim.sum(), axis=axis, mode="mirror")
+    return weights
 
 
 def glass_blur(pixels: Pixels, setting: tuple[float, int, int], generator: np.random.Generator) -> Pixels:

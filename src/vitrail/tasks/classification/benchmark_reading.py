@@ -33,11 +33,11 @@ def read_benchmark(source: str) -> RawDataset:
     benchmark = benchmark_of(source)
     assert benchmark is not None, "a source of this kind"
     given = source.partition(":")[2]
-    place = find_folder(benchmark, given)
-    raw = read_path(place) if place is not None else _read_from_hub(benchmark, given)
+    folder = find_folder(benchmark, given)
+    raw = read_path(folder) if folder is not None else _read_from_hub(benchmark, given)
     if len(raw.class_names) > benchmark.num_classes:
         raise DataError(
-            f"{place or benchmark.hub} has {len(raw.class_names)} classes",
+            f"{folder or benchmark.hub} has {len(raw.class_names)} classes",
             expected=f"the {benchmark.num_classes} of {benchmark.title}",
             remedy="Give the folder of this data set, or leave the name of the benchmark out",
         )
@@ -46,10 +46,10 @@ def read_benchmark(source: str) -> RawDataset:
 
 def find_folder(benchmark: Benchmark, given: str = "") -> Path | None:
     """Return the folder of a benchmark, or None."""
-    return next((place for place in places_of(benchmark, given) if place.is_dir()), None)
+    return next((folder for folder in folders_of(benchmark, given) if folder.is_dir()), None)
 
 
-def places_of(benchmark: Benchmark, given: str = "") -> list[Path]:
+def folders_of(benchmark: Benchmark, given: str = "") -> list[Path]:
     """Return the folders where a benchmark is looked up.
 
     Args:
@@ -103,13 +103,13 @@ def read_real_labels(source: str) -> list[frozenset[int]]:
     """
     benchmark = benchmark_of(source)
     assert benchmark is not None, "a source of this kind"
-    folders = places_of(benchmark, source.partition(":")[2])
-    places = [folder / REAL_FILE for folder in folders]
-    places += [folder.parent / "imagenet-real" / REAL_FILE for folder in folders]
-    path = next((place for place in places if place.is_file()), None)
+    folders = folders_of(benchmark, source.partition(":")[2])
+    paths = [folder / REAL_FILE for folder in folders]
+    paths += [folder.parent / "imagenet-real" / REAL_FILE for folder in folders]
+    path = next((folder for folder in paths if folder.is_file()), None)
     if path is None:
         raise DataError(
-            f"the labels of ReaL are not there: {_list_places(places)}",
+            f"the labels of ReaL are not there: {_list_folders(paths)}",
             expected=f"{REAL_FILE}, {NUM_VALIDATION:,} lists of classes",
             remedy=f"Put {benchmark.download.split(',')[0]} there",
         )
@@ -134,17 +134,17 @@ def _read_from_hub(benchmark: Benchmark, given: str) -> RawDataset:
         except DataError as error:
             failure = f"; and {error.given}"
     raise DataError(
-        f"{benchmark.title} is not on this machine: {_list_places(places_of(benchmark, given))}{failure}",
+        f"{benchmark.title} is not on this machine: {_list_folders(folders_of(benchmark, given))}{failure}",
         expected=f"a folder with {benchmark.layout}",
         remedy=f"Download it from {benchmark.download}, and give its folder as {benchmark.name}:FOLDER, or "
         f"set {DATA_VARIABLE} to the folder above {benchmark.folders[0]}/",
     )
 
 
-def _list_places(places: list[Path]) -> str:
-    if not places:
+def _list_folders(paths: list[Path]) -> str:
+    if not paths:
         return f"{DATA_VARIABLE} is not set and no folder was given"
-    return f"there is no {' and no '.join(map(str, places))}"
+    return f"there is no {' and no '.join(map(str, paths))}"
 
 
 def _not_real(path: Path, reason: str) -> DataError:

@@ -37,17 +37,17 @@ def read_fashion_mnist() -> RawDataset:
     """Read Fashion-MNIST from ``$VITRAIL_DATA/fashion-mnist`` or from Debian's package.
 
     Raises:
-        DataError: it is in neither place.
+        DataError: it is in neither folder.
     """
     variable = os.environ.get(DATA_VARIABLE)
-    places = [Path(variable).expanduser() / "fashion-mnist"] if variable else []
-    places.append(FASHION_FOLDER)
-    for place in places:
-        if idx.recognises(place):
-            raw = idx.read(place)
+    folders = [Path(variable).expanduser() / "fashion-mnist"] if variable else []
+    folders.append(FASHION_FOLDER)
+    for folder in folders:
+        if idx.recognises(folder):
+            raw = idx.read(folder)
             return RawDataset(class_names=idx.FASHION_NAMES, splits=raw.splits, upright=False)
     raise DataError(
-        f"Fashion-MNIST is not on this machine, neither in {' nor in '.join(map(str, places))}",
+        f"Fashion-MNIST is not on this machine, neither in {' nor in '.join(map(str, folders))}",
         expected="the four IDX files of the data set in one of these folders",
         remedy="Install Debian's package (apt install dataset-fashion-mnist), or set VITRAIL_DATA to "
         "the folder above fashion-mnist/, or give the folder of the four files itself",

@@ -32,7 +32,7 @@ from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 
 SMALL_PX, MEDIUM_PX = 40, 96
-ACCELERATOR_PX, PROCESSOR_PX = 224, 128
+ACCELERATOR_PX, CPU_PX = 224, 128
 MAX_EPOCHS = 200
 TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, in a small ViT's train step
 FEW_IMAGES = 2_000
@@ -101,15 +101,15 @@ def choose_scale(situation: Situation, model: str | None) -> Scale:
     """Return model, input size and patch size for the typical image size."""
     height, width = situation.typical_size
     shorter = min(height, width)
-    is_processor = situation.machine.device.type == "cpu"
+    is_cpu = situation.machine.device.type == "cpu"
     if max(height, width) <= SMALL_PX:
         scale = Scale("vit_micro", (height, width), 4, "small images: a convolutional stem and two blocks")
     elif shorter <= MEDIUM_PX:
         side = 8 * round(shorter / 8)
         scale = Scale("vit_micro", (side, side), 8, "medium images: the small model with larger patches")
-    elif is_processor:
-        side = min(PROCESSOR_PX, 16 * (shorter // 16))
-        scale = Scale("vit_micro", (side, side), 16, "large images on a processor: the small model")
+    elif is_cpu:
+        side = min(CPU_PX, 16 * (shorter // 16))
+        scale = Scale("vit_micro", (side, side), 16, "large images on a CPU: the small model")
     else:
         side = min(ACCELERATOR_PX, 16 * (shorter // 16))
         scale = Scale("vit_s16", (side, side), 16, "large images on an accelerator: ViT-S/16")
@@ -215,7 +215,7 @@ def _choose_optimiser(batch_size: int) -> tuple[OptimSettings, list[Choice]]:
         betas=(0.9, 0.99),
     )
     return optim, [
-        Choice("optim.name", "muon", "fits small models in fewer steps than AdamW (docs/log.md)"),
+        Choice("optim.name", "muon", "fits small models in fewer steps than AdamW"),
         Choice("optim.learning_rate", f"{optim.learning_rate:.4g}", f"for batches of {batch_size}"),
     ]
 
@@ -234,7 +234,7 @@ def _choose_augmentation(situation: Situation, epochs: float) -> tuple[AugmentSe
     is_small = max(height, width) <= SMALL_PX
     is_upright = situation.dataset.upright
     budget = format_duration(situation.budget_s)
-    seen = f"by a first estimate each image is seen {epochs:.0f} times in {budget}"
+    seen = f"about {epochs:.0f} epochs in {budget}"
     settings = AugmentSettings(
         min_crop_area=1.0 if is_small else 0.35,
         shift=max(1, round(0.08 * min(height, width))) if is_small else 0,
@@ -245,9 +245,9 @@ def _choose_augmentation(situation: Situation, epochs: float) -> tuple[AugmentSe
         cutmix=1.0 if epochs > CUTMIX_EPOCHS and not is_upright else 0.0,
         mix_probability=0.5,
     )
-    mirror = "mirrored, these may be other classes" if is_upright else "mirrored, these stay what they are"
+    flip = "flipping may change the class" if is_upright else "flipping does not change the class"
     return settings, [
-        Choice("augment.flip", str(settings.flip).lower(), mirror),
+        Choice("augment.flip", str(settings.flip).lower(), flip),
         Choice("augment.cutmix", f"{settings.cutmix:g}", seen),
         Choice("augment.erase", f"{settings.erase:g}", seen),
     ]

@@ -44,9 +44,9 @@ def as_published(report: Report, dataset: Any, split: str) -> Report:
     if benchmark.metric == "mean_per_class_accuracy":
         scores = {benchmark.metric: scores["balanced_accuracy"], **scores}
     if benchmark.metric == "real_accuracy":
-        answers = real_answers(report, dataset, split)
-        scores = {benchmark.metric: sum(answers) / len(answers), **scores}
-        signature["real"] = f"{len(answers)} of {len(images)} images have labels"
+        is_right = real_answers(report, dataset, split)
+        scores = {benchmark.metric: sum(is_right) / len(is_right), **scores}
+        signature["real"] = f"{len(is_right)} of {len(images)} images have labels"
     if split == "test":
         signature |= sign_incomplete(dataset.source, len(images))
     return Report(signature=signature, scores=scores, tables=report.tables, class_names=report.class_names)
@@ -112,14 +112,14 @@ def _check_order(dataset: ImageDataset, predicted: Sequence[str]) -> None:
         )
 
 
-def _numbers(images: ImageSplit, places: Iterable[int]) -> list[int]:
+def _numbers(images: ImageSplit, indices: Iterable[int]) -> list[int]:
     """Return the published number of each image."""
     found = []
-    for place in places:
-        number = validation_number(images.names[place])
+    for index in indices:
+        number = validation_number(images.names[index])
         if not number or number > NUM_VALIDATION:
             raise DataError(
-                f"the image {images.names[place]!r} has no number that its labels of ReaL are found by",
+                f"the image {images.names[index]!r} has no number that its labels of ReaL are found by",
                 expected="names such as ILSVRC2012_val_00000001.JPEG",
                 remedy="Score the images under their published names; on the hub they have lost them",
             )

@@ -177,11 +177,11 @@ def _confused_pairs(tables: ClassificationTables, names: Sequence[str]) -> str:
 
 def _per_class(tables: ClassificationTables, names: Sequence[str]) -> str:
     rows = sorted(zip(names, tables.per_class, strict=True), key=lambda entry: entry[1].f1)
-    cells = [
+    texts = [
         (name, f"{scores.precision:.3f}", f"{scores.recall:.3f}", f"{scores.f1:.3f}", str(scores.support))
         for name, scores in rows
     ]
-    content = table(("class", "precision", "recall", "F1", "images"), cells, frozenset({1, 2, 3, 4}))
+    content = table(("class", "precision", "recall", "F1", "images"), texts, frozenset({1, 2, 3, 4}))
     return section("Scores of each class", content, "The weakest class first.")
 
 

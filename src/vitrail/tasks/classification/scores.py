@@ -73,8 +73,8 @@ def confusion_matrix(
     predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], num_classes: int
 ) -> Int[Tensor, "classes classes"]:
     """Count images by true class (row) and predicted class (column)."""
-    cells = torch.bincount(labels * num_classes + predicted, minlength=num_classes**2)
-    return cells.reshape(num_classes, num_classes)
+    counts = torch.bincount(labels * num_classes + predicted, minlength=num_classes**2)
+    return counts.reshape(num_classes, num_classes)
 
 
 def per_class_scores(confusion: Int[Tensor, "classes classes"]) -> tuple[ClassScores, ...]:
@@ -111,11 +111,11 @@ def calibration_bins(
     confidence, predicted = probabilities.double().max(dim=-1)
     correct = (predicted == labels).double()
     # Intervals are (lower, upper]; a confidence of exactly 0 cannot occur.
-    places = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
-    counts = torch.bincount(places, minlength=num_bins)
+    bin_index = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
+    counts = torch.bincount(bin_index, minlength=num_bins)
     divisor = counts.clamp(min=1)
-    mean_confidence = torch.bincount(places, weights=confidence, minlength=num_bins) / divisor
-    mean_accuracy = torch.bincount(places, weights=correct, minlength=num_bins) / divisor
+    mean_confidence = torch.bincount(bin_index, weights=confidence, minlength=num_bins) / divisor
+    mean_accuracy = torch.bincount(bin_index, weights=correct, minlength=num_bins) / divisor
     return tuple(
         CalibrationBin(
             lower=i / num_bins,

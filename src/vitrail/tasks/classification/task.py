@@ -260,8 +260,8 @@ def _match_classes(dataset: ImageDataset, split: ImageSplit, class_names: list[s
             expected=f"classes among {', '.join(class_names[:10])}",
             remedy="Evaluate on data with the classes that the model was trained on",
         )
-    places = np.array([class_names.index(name) for name in dataset.class_names])
-    return ImageSplit(split.images, places[split.labels], split.names)
+    index_of = np.array([class_names.index(name) for name in dataset.class_names])
+    return ImageSplit(split.images, index_of[split.labels], split.names)
 
 
 def _is_scored_by_classes(source: str) -> bool:

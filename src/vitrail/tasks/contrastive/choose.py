@@ -14,7 +14,7 @@ from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 
 SMALL = "clip_tiny"
-PROCESSOR_BATCH, ACCELERATOR_BATCH = 128, 512  # images; the number of negatives per image
+CPU_BATCH, ACCELERATOR_BATCH = 128, 512  # images; the number of negatives per image
 AUGMENT = AugmentSettings(min_crop_area=0.6, flip=True, colour=0.1)
 MAX_EPOCHS = 200
 
@@ -37,8 +37,8 @@ def choose(
     own = fields_of_model(asked.model)
     settings = dict(pretrained.model_settings) if pretrained else model_settings(name, **own)
     image_size = tuple(settings["image_size"])
-    is_processor = machine.device.type == "cpu"
-    batch_size = min(PROCESSOR_BATCH if is_processor else ACCELERATOR_BATCH, max(2, len(dataset.train)))
+    is_cpu = machine.device.type == "cpu"
+    batch_size = min(CPU_BATCH if is_cpu else ACCELERATOR_BATCH, max(2, len(dataset.train)))
     optim = OptimSettings(
         name="adamw",
         learning_rate=1e-5 if pretrained else 1e-3,
@@ -60,7 +60,7 @@ def choose(
         Choice("data.vocabulary_size", str(experiment.data.vocabulary_size), f"{texts}: subwords seen often"),
         Choice("train.batch_size", str(batch_size), "each text is compared with so many images"),
         Choice("optim.name", optim.name, "as CLIP was trained"),
-        Choice("augment.flip", "true", "what a caption says mostly holds for the mirrored image"),
+        Choice("augment.flip", "true", "what a caption says mostly holds for the flipped image"),
         Choice(
             "augment.min_crop_area", f"{AUGMENT.min_crop_area:g}", "few images: each is seen in many crops"
         ),

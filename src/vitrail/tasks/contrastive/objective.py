@@ -182,14 +182,14 @@ class RetrievalEvaluator:
             "num_images": len(state["images"]),
             "num_texts": len(state["texts"]),
             "worst_images": [
-                {"index": int(state["indices"][place]), "rank": int(ranks.of_texts[place])} for place in worst
+                {"index": int(state["indices"][index]), "rank": int(ranks.of_texts[index])} for index in worst
             ],
         }
         return retrieval_scores(ranks), tables
 
     def _ranks(self, state: dict[str, Tensor]) -> RetrievalRanks:
-        places = torch.searchsorted(state["indices"], state["owners"])
-        return retrieval_ranks(state["images"], state["texts"], places)
+        indices = torch.searchsorted(state["indices"], state["owners"])
+        return retrieval_ranks(state["images"], state["texts"], indices)
 
 
 DEPTHS = (1, 5, 10)

@@ -46,7 +46,7 @@ class EmbeddedImages(NamedTuple):
     @property
     def read_names(self) -> list[str]:
         """Names of the readable images, one per embedding."""
-        return [name for place, name in enumerate(self.names) if place not in self.errors]
+        return [name for index, name in enumerate(self.names) if index not in self.errors]
 
 
 class ImageTextEncoder:
@@ -169,7 +169,7 @@ class ImageTextEncoder:
                 failed=lambda given, error: error,
             )
         )
-        errors = {place: each for place, each in enumerate(found) if isinstance(each, str)}
+        errors = {index: each for index, each in enumerate(found) if isinstance(each, str)}
         embedded = [each for each in found if isinstance(each, Tensor)]
         none = torch.empty(0, self.config.embedding_dim)
         return EmbeddedImages(

@@ -65,25 +65,25 @@ def find_examples(
     Unreadable images are left out.
     """
     encoder = ImageTextEncoder(loaded)
-    pixels, places = [], []
-    for place in range(0, len(split), max(1, -(-len(split) // SEARCHED_AT_MOST))):
+    pixels, indices = [], []
+    for index in range(0, len(split), max(1, -(-len(split) // SEARCHED_AT_MOST))):
         try:
-            pixels.append(encoder.preprocessing.read(split.images[place]))
+            pixels.append(encoder.preprocessing.read(split.images[index]))
         except DataError:
             continue
-        places.append(place)
+        indices.append(index)
     if not pixels:
         return []
     embedded = encoder.embed_pixels(torch.stack(pixels))
-    chosen = [places[round(step)] for step in torch.linspace(0, len(places) - 1, num_captions).tolist()]
+    chosen = [indices[round(step)] for step in torch.linspace(0, len(indices) - 1, num_captions).tolist()]
     found = []
-    for place in dict.fromkeys(chosen):
-        caption = split.captions[place][0]
+    for index in dict.fromkeys(chosen):
+        caption = split.captions[index][0]
         prepared = encoder.preprocessing.prepare([caption])
         row = bounded_row(encoder.subwords.encode(prepared)[0], encoder.subwords, encoder.config.max_length)
         vector = encoder.embed_rows([row])[0]
-        nearest = (embedded @ vector).topk(min(num_images, len(places))).indices.tolist()
-        shown = tuple((to_picture(pixels[each]), places[each] == place) for each in nearest)
+        nearest = (embedded @ vector).topk(min(num_images, len(indices))).indices.tolist()
+        shown = tuple((to_picture(pixels[each]), indices[each] == index) for each in nearest)
         found.append(Found(caption, shown))
     return found
 

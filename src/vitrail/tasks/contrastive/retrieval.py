@@ -78,8 +78,8 @@ def retrieve(
     best = (cosines if by_image else cosines.T).topk(min(top, len(found)), dim=-1)
     rows = zip(queries, best.indices.tolist(), best.values.tolist(), strict=True)
     results = tuple(
-        Retrieved(query, tuple(Match(found[place], value) for place, value in zip(*row, strict=True)))
+        Retrieved(query, tuple(Match(found[index], value) for index, value in zip(*row, strict=True)))
         for query, *row in rows
     )
-    errors = tuple((images.names[place], error) for place, error in sorted(images.errors.items()))
+    errors = tuple((images.names[index], error) for index, error in sorted(images.errors.items()))
     return Retrieval(results, errors, by_image)

@@ -25,7 +25,7 @@ from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.predicting import answer_in_order, chunks_of
 from vitrail.tasks.registry import TASKS, task_of_source
 
-PLACE = "{}"
+SLOT = "{}"
 PLAIN = ("a photo of a {}.",)  # Radford et al. 2021, section 3.1.4
 # Radford et al. 2021, published code: chosen among eighty for ImageNet, nearly as good as all of them.
 SEVEN = (
@@ -51,11 +51,11 @@ def read_templates(texts: Sequence[str]) -> tuple[str, ...]:
     """
     templates = [template for text in texts for template in NAMED.get(text, (text,))]
     for template in templates:
-        if template.count(PLACE) != 1:
+        if template.count(SLOT) != 1:
             raise ConfigError(
-                f"the template {template!r} has {template.count(PLACE) or 'no'} places for a name",
-                expected=f"one {PLACE}, as in 'a photo of a {PLACE}.', or a list: {', '.join(NAMED)}",
-                remedy=f"Write {PLACE} where the name of a class is to stand",
+                f"the template {template!r} has {template.count(SLOT) or 'no'} placeholders for a name",
+                expected=f"one {SLOT}, as in 'a photo of a {SLOT}.', or a list: {', '.join(NAMED)}",
+                remedy=f"Write {SLOT} where the name of a class is to stand",
             )
     return tuple(templates) or PLAIN
 
@@ -81,7 +81,7 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def fill(template: str, name: str) -> str:
     """Insert a name into a template."""
-    return template.replace(PLACE, name)
+    return template.replace(SLOT, name)
 
 
 def embed_classes(
@@ -109,7 +109,7 @@ class ZeroShotClassifier:
 
     Raises:
         CheckpointError: the source holds no usable model of images and texts.
-        ConfigError: there is no name, one is empty or there twice; or a template has no place for a name.
+        ConfigError: there is no name, one is empty or there twice; or a template has no {}.
         DataError: a sentence is longer than the model reads.
 
     Paper: Radford et al. 2021, section 3.1.
@@ -247,7 +247,7 @@ def by_names(
 
     Raises:
         ConfigError: there are not as many names as classes, one is empty or there twice, or a template has
-            no place for a name.
+            no placeholderholder for a name.
         DataError: a sentence is longer than the model reads.
     """
     classes, names = dataset.class_names, sentences.names

@@ -69,8 +69,8 @@ def has_classes(path: Path) -> bool:
     root = _descend(path)
     named = {
         folder.name
-        for place in _split_folders(root).values() or [root]
-        for folder in folders_in(place)
+        for part in _split_folders(root).values() or [root]
+        for folder in folders_in(part)
         if any(is_image_name(file.name) for file in _walk(folder, set()))
     }
     return len(named) > 1

@@ -89,14 +89,14 @@ def validation_number(name: str) -> int | None:
 
 
 def _find(path: Path, names: tuple[str, ...]) -> Path | None:
-    places = (path / root / name for root in ROOTS for name in names)
-    return next((place for place in places if place.is_dir()), None)
+    folders = (path / root / name for root in ROOTS for name in names)
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def _first_image(folder: Path) -> Path | None:
     """Return one published validation image, flat in the folder or in its first class."""
-    for place in (folder, *(entry for entry in folders_in(folder)[:1] if WNID.match(entry.name))):
-        for entry in place.iterdir():
+    for parent in (folder, *(entry for entry in folders_in(folder)[:1] if WNID.match(entry.name))):
+        for entry in parent.iterdir():
             if validation_number(entry.name) is not None:
                 return entry
     return None
@@ -125,8 +125,8 @@ def _group(files: list[Path], truth: dict[int, str]) -> dict[str, list[Path]]:
 
 def _to_split(part: str, by_class: dict[str, list[Path]], class_names: tuple[str, ...]) -> ImageSplit:
     """Order training images by class, validation images by number."""
-    place = {name: index for index, name in enumerate(class_names)}
-    rows = [(file, place[name]) for name, files in by_class.items() for file in files]
+    index_of = {name: index for index, name in enumerate(class_names)}
+    rows = [(file, index_of[name]) for name, files in by_class.items() for file in files]
     rows.sort(key=lambda row: (validation_number(row[0].name) or 0, row[1], row[0].name))
     names = [f"{part}/{class_names[label]}/{file.name}" for file, label in rows]
     return ImageSplit([file for file, _ in rows], np.array([label for _, label in rows], np.int64), names)
@@ -164,9 +164,9 @@ def _truth(path: Path) -> dict[int, str]:
 
 
 def _devkit(path: Path) -> Path | None:
-    places = (path / name for name in DEVKIT)
+    folders = (path / name for name in DEVKIT)
     return next(
-        (place for place in places if (place / TRUTH).is_file() and (place / "meta.mat").is_file()), None
+        (folder for folder in folders if (folder / TRUTH).is_file() and (folder / "meta.mat").is_file()), None
     )
 
 

@@ -55,8 +55,8 @@ def read(path: Path) -> RawDataset:
     found = {split: _rows_of(table) for split, table in tables.items()}
     rows = {split: part.rows for split, part in found.items()}
     if set(rows) == {"train"} and "train" in (parts := tables["train"].rows_by_split()):
-        split_of = {place: split for split, places in parts.items() for place in places}
-        rows = {split: [row for row in rows["train"] if split_of[row.place] == split] for split in parts}
+        split_of = {index: split for split, indices in parts.items() for index in indices}
+        rows = {split: [row for row in rows["train"] if split_of[row.index] == split] for split in parts}
     stored = next((part.class_names for part in found.values() if part.class_names is not None), None)
     if stored is not None and len(set(stored)) == len(stored):
         class_names = tuple(stored)
@@ -85,9 +85,9 @@ def has_columns(path: Path) -> bool:
 
 
 class _Row(NamedTuple):
-    """A labelled image, and its place in the table."""
+    """A labelled image, and its index in the table."""
 
-    place: int
+    index: int
     image: Path | bytes
     label: str
     name: str
@@ -112,7 +112,7 @@ def _rows_of(table: Table) -> _Rows:
     rows, dropped = [], []
     seen: Counter[str] = Counter()  # rows that repeat a file are numbered
     values = zip(table.columns[image_column], table.columns[label_column], table.names, strict=True)
-    for place, (image, label, name) in enumerate(values):
+    for index, (image, label, name) in enumerate(values):
         content = _image_content(image, table.path)
         text = None if class_names and label == UNKNOWN_LABEL else _label_text(label)
         if content is None or text is None:
@@ -120,7 +120,7 @@ def _rows_of(table: Table) -> _Rows:
             continue
         shown = image.strip() if isinstance(image, str) else name
         seen[shown] += 1
-        rows.append(_Row(place, content, text, shown if seen[shown] == 1 else f"{shown} ({seen[shown]})"))
+        rows.append(_Row(index, content, text, shown if seen[shown] == 1 else f"{shown} ({seen[shown]})"))
     paths = [row.image for row in rows if isinstance(row.image, Path)]
     if paths and len(paths) == len(rows) and not any(path.exists() for path in paths):
         raise DataError(
@@ -141,8 +141,8 @@ def _rows_of(table: Table) -> _Rows:
 
 def _tables_of(folder: Path) -> dict[SplitName, list[Path]]:
     """Return the tables of a folder by split; without ``train``, its only table."""
-    for place in (folder, folder / "data"):
-        tables = tables_in(place)
+    for parent in (folder, folder / "data"):
+        tables = tables_in(parent)
         found: dict[SplitName, list[Path]] = {}
         for stem, files in tables.items():
             if PLAIN.fullmatch(stem.lower()) and (split := SPLIT_NAMES.get(stem.lower())) is not None:
@@ -150,7 +150,7 @@ def _tables_of(folder: Path) -> dict[SplitName, list[Path]]:
         if "train" in found:
             return {split: sorted(files) for split, files in found.items()}
         files = [file for parts in tables.values() for file in parts]
-        if place == folder and len(files) == 1 and has_columns(files[0]):
+        if parent == folder and len(files) == 1 and has_columns(files[0]):
             return {"train": files}
     return {}
 
@@ -196,8 +196,8 @@ def _name_labels(labels: Sequence[str], class_names: Sequence[str], path: Path) 
     return named
 
 
-def _image_content(cell: Any, table: Path) -> Path | bytes | None:
-    value = content_of(cell)
+def _image_content(given: Any, table: Path) -> Path | bytes | None:
+    value = content_of(given)
     if isinstance(value, bytes):
         return value
     if value is None or not str(value).strip():
@@ -269,11 +269,11 @@ def _convert(loaded: HubSet) -> RawDataset:
 def _labels_of(values: Sequence[Any], class_names: Sequence[str], *, are_numbers: bool) -> np.ndarray:
     """Return the class index of each row; -1, as on the hub, where the label is unknown."""
     labels = np.full(len(values), UNKNOWN_LABEL, dtype=np.int64)
-    known = [place for place, value in enumerate(values) if value is not None]
+    known = [index for index, value in enumerate(values) if value is not None]
     if are_numbers:
-        labels[known] = [int(values[place]) for place in known]
+        labels[known] = [int(values[index]) for index in known]
     else:
-        labels[known] = encode_labels([str(values[place]) for place in known], class_names)
+        labels[known] = encode_labels([str(values[index]) for index in known], class_names)
     return labels
 
 
