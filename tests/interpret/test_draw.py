@@ -42,28 +42,16 @@ def test_heat_map_is_brightest_where_relevance_is_largest() -> None:
     assert column >= 40
 
 
-def test_brightness_of_the_colour_map_never_falls() -> None:
+def test_brightness_never_falls_with_relevance_and_a_flat_map_shows_nothing() -> None:
     ramp = brightness(heat_map(torch.linspace(0, 1, 64)[None], (64, 1), is_smooth=False))[0]
 
     # Conversion to 8-bit grey may round one level down.
     assert (np.diff(ramp) >= -1).all()
     assert ramp[-1] - ramp[0] > 200
-
-
-def test_flat_relevance_shows_nothing() -> None:
     assert brightness(heat_map(torch.full((2, 3), 0.3), (6, 4))).max() < 5
 
 
-def test_overlay_without_relevance_is_the_picture_dimmed() -> None:
-    picture = Image.new("RGB", (10, 14), (90, 90, 90))
-
-    result = overlay(picture, torch.full((2, 3), 0.5))
-
-    assert result.size == (10, 14)
-    assert set(np.asarray(result).flatten().tolist()) == {int(DIMMED * 90)}
-
-
-def test_overlay_colours_the_relevant_corner_only() -> None:
+def test_overlay_colours_the_relevant_corner_only_and_dims_the_rest() -> None:
     picture = Image.new("RGB", (30, 30), (90, 90, 90))
     relevance = torch.zeros(3, 3)
     relevance[0, 0] = 1
@@ -72,6 +60,9 @@ def test_overlay_colours_the_relevant_corner_only() -> None:
 
     assert pixels[:5, :5, 0].min() > 150
     assert set(pixels[20:, 20:].flatten().tolist()) == {int(DIMMED * 90)}
+    flat = overlay(Image.new("RGB", (10, 14), (90, 90, 90)), torch.full((2, 3), 0.5))
+    assert flat.size == (10, 14)
+    assert set(np.asarray(flat).flatten().tolist()) == {int(DIMMED * 90)}
 
 
 def test_contact_sheet_has_a_tile_for_each_head_of_each_layer() -> None:
@@ -82,28 +73,18 @@ def test_contact_sheet_has_a_tile_for_each_head_of_each_layer() -> None:
 
     assert sheet.width == small.width
     assert sheet.height - small.height == 3 * (8 + 3)
+    several = contact_sheet([torch.rand(1, 4, 6), torch.rand(3, 2, 3)], ["fine", "coarse"], tile=30)
+    assert several.size == contact_sheet([torch.rand(3, 4, 6)] * 2, ["fine", "coarse"], tile=30).size
 
 
-def test_picture_keeps_the_pixels_of_the_tensor() -> None:
-    image = torch.arange(3 * 2 * 5, dtype=torch.uint8).reshape(3, 2, 5)
-
-    picture = to_picture(image)
-
+def test_pictures_keep_their_pixels_join_in_one_row_and_grow_by_whole_factors() -> None:
+    picture = to_picture(torch.arange(3 * 2 * 5, dtype=torch.uint8).reshape(3, 2, 5))
     assert picture.size == (5, 2)
     assert picture.getpixel((4, 1)) == (9, 19, 29)
 
-
-def test_pictures_join_in_one_row_and_small_ones_grow_by_whole_factors() -> None:
     small = Image.new("RGB", (7, 5))
-
     assert enlarge_picture(small, 21).size == (28, 20)
     assert side_by_side([small, small], gap=2).size == (16, 5)
-
-
-def test_a_contact_sheet_may_hold_grids_of_several_sizes() -> None:
-    maps = [torch.rand(1, 4, 6), torch.rand(3, 2, 3)]
-    sheet = contact_sheet(maps, ["fine", "coarse"], tile=30)
-    assert sheet.size == contact_sheet([torch.rand(3, 4, 6)] * 2, ["fine", "coarse"], tile=30).size
 
 
 def count_pixels(picture: Image.Image, colour: tuple[int, int, int]) -> int:
@@ -152,17 +133,14 @@ def test_every_class_shows_on_its_own_colour_too(background: tuple[int, int, int
     assert max(contrast(one, other) for one in profile for other in profile) > 1.9
 
 
-@pytest.mark.parametrize("label", range(21))
-def test_texts_are_readable_on_the_colour_of_each_class(label: int) -> None:
-    colour = colour_of(label)
+def test_21_classes_have_colours_of_their_own_on_which_texts_are_readable() -> None:
+    colours = [colour_of(label) for label in range(21)]
 
-    assert contrast(colour, text_colour_on(colour)) > 4.5  # WCAG 2.2, level AA
-
-
-def test_the_first_classes_have_colours_of_their_own() -> None:
-    assert len({colour_of(label) for label in range(21)}) == 21
+    assert len(set(colours)) == 21
     assert colour_of(21) == colour_of(0)
     assert hex_colour(colour_of(0)) == "#56b4e9"
+    for colour in colours:
+        assert contrast(colour, text_colour_on(colour)) > 4.5  # WCAG 2.2, level AA
 
 
 def test_a_broken_line_has_gaps() -> None:

@@ -23,21 +23,13 @@ def test_no_value_is_lost_between_any_two_grids(rows, columns, to_rows, to_colum
     assert (spread >= 0).all()
 
 
-def test_the_last_cell_of_a_merged_grid_is_shared_by_those_it_was_merged_of():
-    spread = spread_cells(torch.tensor([[6.0], [3.0], [5.0]]), (5, 1))
-    assert spread.flatten().tolist() == [3, 3, 1.5, 1.5, 5]
-
-
-def test_merging_is_the_sum_of_the_cells_and_undoes_spreading():
-    values = torch.rand(3, 2)
-    assert spread_cells(torch.ones(5, 3), (3, 2)).tolist() == [[4, 2], [4, 2], [2, 1]]
-    torch.testing.assert_close(spread_cells(spread_cells(values, (5, 3)), (3, 2)), values)
-
-
-def test_cells_that_do_not_fit_into_each_other_share_by_place():
-    spread = spread_cells(torch.tensor([[6.0, 0.0]]), (1, 3))
+def test_merged_cells_are_shared_evenly_and_others_by_overlap():
+    assert spread_cells(torch.tensor([[6.0], [3.0], [5.0]]), (5, 1)).flatten().tolist() == [3, 3, 1.5, 1.5, 5]
     assert spread_cells(torch.tensor([[9.0, 0.0, 0.0, 0.0]]), (1, 3)).flatten().tolist() == [9, 0, 0]
-    assert spread.sum() == 6
+    assert spread_cells(torch.tensor([[6.0, 0.0]]), (1, 3)).sum() == 6
+    assert spread_cells(torch.ones(5, 3), (3, 2)).tolist() == [[4, 2], [4, 2], [2, 1]]
+    values = torch.rand(3, 2)
+    torch.testing.assert_close(spread_cells(spread_cells(values, (5, 3)), (3, 2)), values)
 
 
 def _map(queries: tuple[int, int], keys: tuple[int, int], *, num_prefix: int = 0) -> AttentionMap:
@@ -63,14 +55,10 @@ def test_queries_are_averaged_and_keys_added():
     expected = cells[:, :, 2:4, 4:6, 2:4, 2:].sum((-2, -1)).mean((-2, -1))  # a square that is not full
     torch.testing.assert_close(coarse.weights[:, :, 6, 4], expected)
     torch.testing.assert_close(coarse.weights[:, :, 0, 0], recorded.weights[:, :, 0, 0])
-
-
-def test_rows_still_sum_to_one():
-    coarse = coarsen(_map((7, 5), (6, 7), num_prefix=2), 4)
     torch.testing.assert_close(coarse.weights.sum(-1), torch.ones(coarse.weights.shape[:-1]))
 
 
-def test_queries_that_are_no_images_stay():
+def test_queries_without_a_grid_stay():
     recorded = _map((1, 7), (6, 4))._replace(query_grid=None, kind="cross")
     coarse = coarsen(recorded, 3)
 
@@ -83,7 +71,7 @@ def level(grid: tuple[int, int], weights: torch.Tensor, layer: str = "layer") ->
     return AttentionMap(layer, weights, "cross", grid, 0)
 
 
-def test_weights_are_spread_over_the_places_that_their_cells_cover():
+def test_weights_are_spread_over_what_their_cells_cover():
     coarse = level((1, 2), torch.tensor([[[[0.3, 0.1]]]]))
     fine = level((2, 3), torch.tensor([[[[0.1, 0.0, 0.2, 0.0, 0.3, 0.0]]]]))
 

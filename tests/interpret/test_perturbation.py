@@ -60,45 +60,29 @@ class Corner(nn.Module):
 IMAGE = torch.ones(1, 3, 4, 6)
 
 
-def test_covering_what_the_model_reads_first_makes_its_class_fall_at_once():
-    right = torch.tensor([[9.0, 1, 2], [3, 4, 5]])
-    curves = perturb(Corner(), IMAGE, 0, right, filling="mean", num_steps=6)
+def test_covering_what_the_model_reads_first_makes_its_class_fall_at_once_and_last_at_the_end():
+    right, wrong = torch.tensor([[9.0, 1, 2], [3, 4, 5]]), torch.tensor([[0.0, 1, 2], [3, 4, 5]])
+    first = perturb(Corner(), IMAGE, 0, right, filling="mean", num_steps=6)
+    last = perturb(Corner(), IMAGE, 0, wrong, filling="mean", num_steps=3)
 
     sure, undecided = torch.sigmoid(torch.tensor(8.0)), torch.tensor(0.5)
-    torch.testing.assert_close(curves.deletion, torch.tensor([sure, *[undecided] * 6]))
-    torch.testing.assert_close(curves.insertion, torch.tensor([undecided, *[sure] * 6]))
-
-
-def test_covering_it_last_leaves_the_class_to_the_end():
-    wrong = torch.tensor([[0.0, 1, 2], [3, 4, 5]])
-    curves = perturb(Corner(), IMAGE, 0, wrong, filling="mean", num_steps=3)
-
-    assert curves.deletion.tolist()[:-1] == pytest.approx([curves.deletion[0].item()] * 3)
-    assert curves.deletion[-1].item() == pytest.approx(0.5)
+    torch.testing.assert_close(first.deletion, torch.tensor([sure, *[undecided] * 6]))
+    torch.testing.assert_close(first.insertion, torch.tensor([undecided, *[sure] * 6]))
+    assert last.deletion.tolist()[:-1] == pytest.approx([last.deletion[0].item()] * 3)
+    assert last.deletion[-1].item() == pytest.approx(0.5)
 
 
 def test_equal_cells_come_in_an_order_of_the_seed_alone():
-    flat = torch.zeros(2, 3)
-    firsts = {
-        int(
-            perturb(Corner(), IMAGE, 0, flat, filling="mean", num_steps=6, seed=seed)
-            .deletion.lt(0.6)
-            .int()
-            .argmax()
-        )
-        for seed in range(12)
-    }
-    same = [perturb(Corner(), IMAGE, 0, flat, filling="mean", num_steps=6, seed=3).deletion for _ in range(2)]
-    assert len(firsts) > 2
-    assert torch.equal(*same)
+    def deletion(seed: int) -> torch.Tensor:
+        return perturb(Corner(), IMAGE, 0, torch.zeros(2, 3), filling="mean", num_steps=6, seed=seed).deletion
+
+    assert len({int(deletion(seed).lt(0.6).int().argmax()) for seed in range(12)}) > 2
+    assert torch.equal(deletion(3), deletion(3))
 
 
-def test_steps_are_of_different_cells_and_end_with_all():
+def test_areas_are_those_of_trapezes_over_steps_of_different_cells():
     assert curve_shares(6, 3) == pytest.approx([0, 1 / 3, 2 / 3, 1])
     assert curve_shares(3, 16) == pytest.approx([0, 1 / 3, 2 / 3, 1])
-
-
-def test_the_area_is_that_of_the_trapezes():
     assert area_under(np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]), [0, 0.5, 1]).tolist() == [0.25, 0.75]
 
 
@@ -109,18 +93,14 @@ def test_an_interval_holds_the_mean_and_narrows_with_images():
     assert many.upper - many.lower < 0.5 * (few.upper - few.lower)
     assert mean_interval(draw) == many
     assert many.lower < 3 < many.upper
-
-
-def test_differences_are_paired_by_image():
-    base = np.random.default_rng(0).normal(size=50)
-    found = compare_areas({"a": base - 0.1, "b": base}, "b")
+    found = compare_areas({"a": draw - 0.1, "b": draw}, "b")  # paired by image
     assert list(found) == ["a"]
     assert found["a"].upper == pytest.approx(-0.1)
 
 
-def _faithfulness() -> Faithfulness:
+def test_the_lowest_deletion_comes_first_and_is_held_against_random_and_attention():
     fast, slow = np.array([[1.0, 0.2, 0.0]] * 4), np.array([[1.0, 0.9, 0.0]] * 4)
-    return Faithfulness(
+    measured = Faithfulness(
         deletion={"attention": slow, "relevance": fast, "random": slow},
         insertion={"attention": fast, "relevance": slow, "random": fast},
         shares=[0.0, 0.5, 1.0],
@@ -128,9 +108,7 @@ def _faithfulness() -> Faithfulness:
         filling="mean",
     )
 
-
-def test_the_lowest_deletion_comes_first_and_is_held_against_random_and_attention():
-    first, *others = _faithfulness().scores()
+    first, *others = measured.scores()
 
     assert first.method == "relevance"
     assert first.deletion.mean == pytest.approx(0.35)
@@ -139,6 +117,6 @@ def test_the_lowest_deletion_comes_first_and_is_held_against_random_and_attentio
         "attention": -0.35,
     }
     assert {each.method for each in others} == {"attention", "random"}
-    tree = _faithfulness().to_json()
+    tree = measured.to_json()
     assert tree["images"] == 4
     assert tree["methods"]["relevance"]["deletion_curve"] == [1.0, 0.2, 0.0]

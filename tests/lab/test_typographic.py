@@ -36,7 +36,6 @@ from vitrail.lab.typographic import (
     TypographicRow,
     _count,
     attack,
-    judge_attack,
 )
 
 SIZE = 48
@@ -193,7 +192,7 @@ def give_model(folder: Path, monkeypatch: pytest.MonkeyPatch, **tower: object) -
     config = config.with_changes({"image_model_settings": {**config.image_model_settings, **tower}})
     loaded = LoadedModel(config.build().eval(), {"name": "x"}, preprocessing, [], {})
     monkeypatch.setattr(image_text, "load_any", lambda source: loaded)
-    monkeypatch.setattr(image_text, "from_files", lambda files: WholeWords())
+    monkeypatch.setattr(image_text, "vocabulary_from_files", lambda files: WholeWords())
     return Typographic(weights="runs/x", images=str(folder), num_seeds=2, num_tested=3, num_calibration=2)
 
 
@@ -291,7 +290,7 @@ def make_rows(
     ],
 )
 def test_the_verdict_needs_the_attack_and_every_defence(flipped: dict[str, float], verdict: str) -> None:
-    judgement = judge_attack(make_rows(flipped))
+    judgement = Typographic().judge(make_rows(flipped))
 
     assert judgement.verdict == verdict
     assert "not possible" not in judgement.measured
@@ -310,7 +309,7 @@ def test_the_verdict_needs_the_attack_and_every_defence(flipped: dict[str, float
 def test_a_defence_that_is_not_possible_is_named_and_may_leave_all_undecided(
     flipped: dict[str, float], verdict: str
 ) -> None:
-    judgement = judge_attack(make_rows(flipped))
+    judgement = Typographic().judge(make_rows(flipped))
 
     assert judgement.verdict == verdict
     assert f"silencing: not possible for this model, because {REASON}" in judgement.measured
@@ -318,7 +317,7 @@ def test_a_defence_that_is_not_possible_is_named_and_may_leave_all_undecided(
 
 
 def test_few_images_decide_nothing() -> None:
-    judgement = judge_attack(make_rows(HELPED, num_images=FEWEST - 1))
+    judgement = Typographic().judge(make_rows(HELPED, num_images=FEWEST - 1))
 
     assert judgement.verdict == "undecided"
     assert f"because {FEWEST - 1} images are fewer than {FEWEST}" in judgement.measured
@@ -327,7 +326,7 @@ def test_few_images_decide_nothing() -> None:
 @pytest.mark.parametrize(("clean", "verdict"), [(0.2, "undecided"), (0.36, "undecided"), (0.39, "holds")])
 def test_a_model_that_guesses_decides_nothing(clean: float, verdict: str) -> None:
     # One in four by chance, and two standard errors of 50 images are 0.12.
-    judgement = judge_attack(make_rows(HELPED, clean=clean))
+    judgement = Typographic().judge(make_rows(HELPED, clean=clean))
 
     assert judgement.verdict == verdict
     assert ("above the 25% of chance" in judgement.measured) == (verdict == "undecided")
@@ -341,4 +340,4 @@ def test_a_defence_that_costs_too_much_does_not_count() -> None:
         for row in make_rows(HELPED)
     ]
 
-    assert judge_attack(dear).verdict == "partly"
+    assert Typographic().judge(dear).verdict == "partly"

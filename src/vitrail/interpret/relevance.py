@@ -251,9 +251,7 @@ class _Cosines(nn.Module):
 
 
 def text_relevance(
-    model: nn.Module,
-    images: Float[Tensor, "batch channels height width"],
-    texts: Float[Tensor, "batch dim"],
+    model: nn.Module, images: Float[Tensor, "batch channels height width"], texts: Float[Tensor, "batch dim"]
 ) -> Float[Tensor, "batch rows columns"]:
     """Return the relevance of each cell of an image for its text.
 

@@ -29,30 +29,22 @@ class LabelledPatches(NamedTuple):
     """-1 or 1."""
 
 
-class PatchSets:
+class PatchSets(NamedTuple):
     """Structured images: one set of patches shows the class, all others distract.
-
-    Args:
-        belongs: which patches share a set; all sets are equally large.
-        feature: shown by the patches of the class's set, with the sign of the class.
-        noise: standard deviation of the patch values around the feature.
-        distraction: probability that a patch outside the image's set shows the feature, with either sign.
 
     Paper: Jelassi, Sander and Li 2022, section 2. Departs from the paper: the numbers are ours. There, a
     patch's noise is about as long as the feature; here, it is longer.
     """
 
-    def __init__(
-        self,
-        belongs: Bool[Tensor, "patches patches"],
-        feature: Float[Tensor, " dim"],
-        *,
-        noise: float,
-        distraction: float,
-        generator: torch.Generator,
-    ) -> None:
-        self.belongs, self.feature, self.generator = belongs, feature, generator
-        self.noise, self.distraction = noise, distraction
+    belongs: Bool[Tensor, "patches patches"]
+    """Which patches share a set; all sets are equally large."""
+    feature: Float[Tensor, " dim"]
+    """Shown by the patches of the class's set, with the sign of the class."""
+    noise: float
+    """Standard deviation of the patch values around the feature."""
+    distraction: float
+    """Probability that a patch outside the image's set shows the feature, with either sign."""
+    generator: torch.Generator
 
     def draw(self, num_images: int) -> LabelledPatches:
         """Return new images with random classes."""
@@ -81,13 +73,7 @@ class PositionalAverage(nn.Module):
     """
 
     def __init__(
-        self,
-        num_patches: int,
-        dim: int,
-        *,
-        linear: float,
-        given: Tensor | None,
-        generator: torch.Generator,
+        self, num_patches: int, dim: int, *, linear: float, given: Tensor | None, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.linear = linear
@@ -321,30 +307,14 @@ class ConvolutionByAttention(lab.Claim):
         learned, few = lab.rows_of(rows, StructureRow), lab.rows_of(rows, TransferRow)
         layers = {name: name for name in LAYERS}
         kinds = {"kept": "kept positions", "new": "new positions"}
-        num_few = few[0].num_images
-        for axes, shown, by, names, field, y, title in (
-            (panels[0], learned, "layer", layers, "accuracy", "new images", "accuracy"),
-            (
-                panels[1],
-                learned,
-                "layer",
-                layers,
-                "associated",
-                "patches",
-                "associated with exactly their set",
-            ),
-            (
-                panels[2],
-                few,
-                "attention",
-                kinds,
-                "accuracy",
-                "new images",
-                f"another feature, {num_few} images",
-            ),
-        ):
-            lab.draw_dots(axes, shown, ("structure",), field, by=by, names=names)
-            lab.label(axes, x="", y=f"share of {y}", title=title)
+        lab.draw_dots(panels[0], learned, ("structure",), "accuracy", by="layer", names=layers)
+        lab.draw_dots(panels[1], learned, ("structure",), "associated", by="layer", names=layers)
+        lab.draw_dots(panels[2], few, ("structure",), "accuracy", by="attention", names=kinds)
+        title = f"another feature, {few[0].num_images} images"
+        lab.label(panels[0], x="", y="share of new images", title="accuracy")
+        lab.label(panels[1], x="", y="share of patches", title="associated with exactly their set")
+        lab.label(panels[2], x="", y="share of new images", title=title)
+        for axes in panels:
             axes.set_xlim(-0.5, len(STRUCTURES) - 0.5)
             axes.set_ylim(0, 1.03)
             axes.legend(frameon=False, fontsize=8, loc="lower left")
@@ -379,9 +349,7 @@ class ConvolutionByAttention(lab.Claim):
 
     def _sets(self, belongs: Tensor, generator: torch.Generator) -> PatchSets:
         feature = unit_vector(self.dim, generator)
-        return PatchSets(
-            belongs, feature, noise=self.noise, distraction=self.distraction, generator=generator
-        )
+        return PatchSets(belongs, feature, self.noise, self.distraction, generator)
 
     def _model(self, given: Tensor | None, generator: torch.Generator) -> PositionalAverage:
         return PositionalAverage(self.side**2, self.dim, linear=self.linear, given=given, generator=generator)

@@ -191,11 +191,7 @@ class DataHunger(lab.Claim):
             model.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay
         )
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimiser,
-            self.learning_rate,
-            total_steps=self.num_steps,
-            pct_start=WARM_UP,
-            cycle_momentum=False,
+            optimiser, self.learning_rate, total_steps=self.num_steps, pct_start=WARM_UP, cycle_momentum=False
         )
         model.train()
         for _ in range(self.num_steps):

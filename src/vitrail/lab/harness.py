@@ -95,9 +95,11 @@ class Claim(Config):
         """Plot the rows."""
 
 
+TEXTS = ("name", "statement", "source", "published", "criterion")
+
+
 def _collect(module: ModuleType) -> Mapping[str, Claim]:
-    found: Claim | None = getattr(module, "CLAIM", None)
-    return {} if found is None else {found.name: found}
+    return {module.CLAIM.name: module.CLAIM} if hasattr(module, "CLAIM") else {}
 
 
 CLAIMS: Registry[Claim] = Registry("claim", "vitrail.lab", _collect)
@@ -362,22 +364,14 @@ def write_lab_page(path: Path, results: LabResults) -> None:
 
 
 def _claim_section(result: ClaimResult, picture: Path) -> str:
-    verdict = (
-        f"<b class={result.verdict.split()[-1]}>{result.verdict}</b>"
-        f"{escape(result.decision.removeprefix(result.verdict))}"
-    )
-    facts = [
-        ("source", escape(result.source)),
-        ("published", escape(result.published)),
-        ("criterion", escape(result.criterion)),
-        ("measured", escape(result.measured)),
-        ("verdict", verdict),
-    ]
-    described = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts)
+    change = escape(result.decision.removeprefix(result.verdict))
+    facts = {name: escape(getattr(result, name)) for name in ("source", "published", "criterion", "measured")}
+    facts["verdict"] = f"<b class={result.verdict.split()[-1]}>{result.verdict}</b>{change}"
+    described = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts.items())
     image = ""
     if picture.exists():  # somebody may have taken it away
-        source = base64.b64encode(picture.read_bytes()).decode()
-        image = f'<img src="data:image/png;base64,{source}" alt="{escape(result.measured, quote=True)}">'
+        source = f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
+        image = f'<img src="{source}" alt="{escape(result.measured, quote=True)}">'
     tables = "".join(map(_rows, result.tables))
     return section(
         result.name,
@@ -387,19 +381,17 @@ def _claim_section(result: ClaimResult, picture: Path) -> str:
 
 
 def _rows(measured: Table) -> str:
+    columns = {name.replace("_", " "): text for name, text in measured.columns.items()}
     rows = [[format_cell(value) for value in row] for row in measured.rows]
     numbers = frozenset(
         index
-        for index in range(len(measured.columns))
+        for index in range(len(columns))
         if all(isinstance(row[index], int | float | None) for row in measured.rows)
     )
-    meaning = table(
-        ["column", "meaning"], [[name.replace("_", " "), text] for name, text in measured.columns.items()]
-    )
-    header = [name.replace("_", " ") for name in measured.columns]
+    meaning = table(["column", "meaning"], list(columns.items()))
     return (
         f"<details><summary>{escape(measured.caption)} {len(rows)} rows</summary>"
-        f"{table(header, rows, numbers)}<details><summary>What the columns "
+        f"{table(list(columns), rows, numbers)}<details><summary>What the columns "
         f"are</summary>{meaning}</details></details>"
     )
 
@@ -502,11 +494,7 @@ def measure(claim: Claim, *, seed: int, progress: OnProgress) -> tuple[ClaimResu
     judgement = claim.judge(rows)
     settings, defaults = (each.model_dump(mode="json") for each in (claim, CLAIMS[claim.name]))
     result = ClaimResult(
-        name=claim.name,
-        statement=claim.statement,
-        source=claim.source,
-        published=claim.published,
-        criterion=claim.criterion,
+        **{text: getattr(claim, text) for text in TEXTS},
         measured=judgement.measured,
         verdict=judgement.verdict,
         settings=settings,

@@ -224,15 +224,8 @@ CLAIM = ModelSizes()
 def _row(
     table: str, model: str, quantity: str, published: float, counted: float, tolerance: float | None
 ) -> CountedRow:
-    return CountedRow(
-        table=table,
-        model=model,
-        quantity=quantity,
-        published=published,
-        counted=counted,
-        deviation=counted / published - 1,
-        tolerance=tolerance,
-    )
+    values = (table, model, quantity, published, counted, counted / published - 1, tolerance)
+    return CountedRow.from_tree(dict(zip(CountedRow.model_fields, values, strict=True)))
 
 
 def _parameter_rows() -> Iterator[CountedRow]:

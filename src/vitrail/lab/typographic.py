@@ -359,33 +359,6 @@ CRITERION = (
 )
 
 
-def judge_attack(rows: Sequence[TypographicRow]) -> lab.Judgement:
-    """Compare the shares of flipped predictions and the cost of the defences, over all seeds."""
-    counted = lab.rows_of(rows, DefenceRow)
-    used = [defence for defence in DEFENCES if defence in lab.column(counted, "defence")]
-    flips = {each: lab.mean(counted, "flipped", defence=each) for each in used}
-    clean = {each: lab.mean(counted, "clean_accuracy", defence=each) for each in used}
-    helps = [
-        flips[each] <= BETTER * flips["none"] and clean["none"] - clean[each] <= LOST for each in used[1:]
-    ]
-    missing = list(dict.fromkeys((row.defence, row.reason) for row in lab.rows_of(rows, ImpossibleRow)))
-    verdict = _decide(flips["none"] >= FOOLED, helps, num_missing=len(missing))
-    doubts = _doubts(counted, clean["none"])
-    if verdict == "undecided":
-        doubts.append(f"it hangs on {' and '.join(defence for defence, _ in missing)}")
-    looked = [row.looked_for_words for row in counted if row.looked_for_words is not None]
-    parts = [", ".join(f"{each} {flips[each]:.0%} (clean accuracy {clean[each]:.0%})" for each in used)]
-    parts += [f"masking finds a word on {fmean(looked):.0%} of them"] if looked else []
-    parts += [f"{defence}: not possible for this model, because {reason}" for defence, reason in missing]
-    parts += [f"undecided, because {' and '.join(doubts)}"] if doubts else []
-    num_images = min(lab.column(counted, "num_images"))
-    return lab.Judgement(
-        verdict="undecided" if doubts else verdict,
-        measured=f"Attacked images ({num_images} with each seed) whose prediction becomes the written word: "
-        f"{'; '.join(parts)}",
-    )
-
-
 def _decide(is_fooled: bool, helps: Sequence[bool], *, num_missing: int) -> lab.Verdict:
     """Return the verdict; undecided where it depends on the missing defences."""
     verdicts = set[lab.Verdict]()
@@ -421,18 +394,17 @@ def draw_shares(axes: Axes, rows: Sequence[DefenceRow], impossible: Sequence[Imp
     Args:
         impossible: defences that leave a gap.
     """
-    fields = (
-        ("flipped", "predicted as the word"),
-        ("attacked_accuracy", "right, attacked"),
-        ("clean_accuracy", "right, clean"),
-    )
+    fields = {
+        "flipped": "predicted as the word",
+        "attacked_accuracy": "right, attacked",
+        "clean_accuracy": "right, clean",
+    }
     used = [defence for defence in DEFENCES if defence in lab.column(rows, "defence")]
-    for shift, (colour, (field, meaning)) in enumerate(zip(lab.COLOURS[1:], fields, strict=False)):
+    for shift, (colour, (field, meaning)) in enumerate(zip(lab.COLOURS[1:], fields.items(), strict=False)):
         positions = [index + 0.26 * (shift - 1) for index in range(len(used))]
         values = [lab.column(rows, field, defence=defence) for defence in used]
-        axes.bar(
-            positions, [fmean(each) for each in values], width=0.24, color=colour, label=meaning, alpha=0.75
-        )
+        means = [fmean(each) for each in values]
+        axes.bar(positions, means, width=0.24, color=colour, label=meaning, alpha=0.75)
         for position, each in zip(positions, values, strict=True):
             axes.scatter([position] * len(each), each, color="black", s=7, zorder=3, clip_on=False)
     names = [*used, *dict.fromkeys(f"{row.defence}:\nnot possible" for row in impossible)]
@@ -553,7 +525,29 @@ class Typographic(lab.Claim):
         return rows
 
     def judge(self, rows: Sequence[TypographicRow]) -> lab.Judgement:
-        return judge_attack(rows)
+        counted = lab.rows_of(rows, DefenceRow)
+        used = [defence for defence in DEFENCES if defence in lab.column(counted, "defence")]
+        flips = {each: lab.mean(counted, "flipped", defence=each) for each in used}
+        clean = {each: lab.mean(counted, "clean_accuracy", defence=each) for each in used}
+        helps = [
+            flips[each] <= BETTER * flips["none"] and clean["none"] - clean[each] <= LOST for each in used[1:]
+        ]
+        missing = list(dict.fromkeys((row.defence, row.reason) for row in lab.rows_of(rows, ImpossibleRow)))
+        verdict = _decide(flips["none"] >= FOOLED, helps, num_missing=len(missing))
+        doubts = _doubts(counted, clean["none"])
+        if verdict == "undecided":
+            doubts.append(f"it hangs on {' and '.join(defence for defence, _ in missing)}")
+        looked = [row.looked_for_words for row in counted if row.looked_for_words is not None]
+        parts = [", ".join(f"{each} {flips[each]:.0%} (clean accuracy {clean[each]:.0%})" for each in used)]
+        parts += [f"masking finds a word on {fmean(looked):.0%} of them"] if looked else []
+        parts += [f"{defence}: not possible for this model, because {reason}" for defence, reason in missing]
+        parts += [f"undecided, because {' and '.join(doubts)}"] if doubts else []
+        num_images = min(lab.column(counted, "num_images"))
+        return lab.Judgement(
+            verdict="undecided" if doubts else verdict,
+            measured=f"Attacked images ({num_images} with each seed) whose prediction becomes the written "
+            f"word: {'; '.join(parts)}",
+        )
 
     def draw(self, rows: Sequence[TypographicRow]) -> Figure:
         heads, examples = lab.rows_of(rows, HeadRow), lab.rows_of(rows, ExampleRow)
@@ -636,11 +630,7 @@ def _apply(
     chosen = defender.choose_heads(calibration, scores)
     rows = [
         HeadRow(
-            seed=seed,
-            layer=layer,
-            head=head,
-            attention_to_words=score,
-            is_silenced=(layer, head) in chosen,
+            seed=seed, layer=layer, head=head, attention_to_words=score, is_silenced=(layer, head) in chosen
         )
         for (layer, head), score in scores.items()
     ]

@@ -91,9 +91,5 @@ def test_picks_that_do_not_exist_are_refused(explanation, picks: dict[str, int],
 
 
 def test_a_chosen_layer_is_drawn() -> None:
-    drawn = {explanation_bytes(layer) for layer in (None, 0, 1)}
+    drawn = {of_caption().still(layer=layer).tobytes() for layer in (None, 0, 1)}
     assert len(drawn) == 3  # the mean over layers is none of them
-
-
-def explanation_bytes(layer: int | None) -> bytes:
-    return of_caption().still(layer=layer).tobytes()

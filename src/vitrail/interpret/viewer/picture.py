@@ -227,10 +227,7 @@ def _size(panel: Panel) -> tuple[float, float]:
         for pieces in (panel.rows, panel.columns)
     )
     title = 0.25 if panel.title else 0.0
-    return (
-        left + CELL_INCH * len(panel.columns) + 0.15,
-        top + title + CELL_INCH * len(panel.rows) + 0.15,
-    )
+    return (left + CELL_INCH * len(panel.columns) + 0.15, top + title + CELL_INCH * len(panel.rows) + 0.15)
 
 
 def _labels(pieces: Sequence[str]) -> list[str]:
