@@ -16,7 +16,7 @@ from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel, load_model, save_model
 from vitrail.models.transformer import TransformerConfig
 from vitrail.models.weights.conversion import export
-from vitrail.nn.sequence_positions import sinusoidal_positions
+from vitrail.nn.sinusoidal import sinusoidal_positions
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.opening import open_pairs
 from vitrail.tasks.translation.settings import PairDataSettings

@@ -9,7 +9,7 @@ from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
 from vitrail.models.transformer import Transformer, TransformerConfig
 from vitrail.nn.masks import causal_mask
-from vitrail.nn.sequence_positions import sinusoidal_positions
+from vitrail.nn.sinusoidal import sinusoidal_positions
 
 SMALL = TransformerConfig(
     source_vocabulary_size=17,

@@ -7,11 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vitrail.nn.convolution import (
-    FrozenBatchNorm,
-    NormedConvolution,
-    pad_same,
-)
+from vitrail.nn.convolution import FrozenBatchNorm, NormedConvolution, pad_same
 
 
 def _settled(layer: NormedConvolution) -> NormedConvolution:

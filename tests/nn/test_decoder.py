@@ -171,8 +171,7 @@ def test_weights_of_attention_are_dropped_in_training_only(x):
 
 
 @pytest.mark.parametrize(
-    ("norm", "names"),
-    [("pre", ["self_norm", "self_attention"]), ("post", ["self_attention", "self_norm"])],
+    ("norm", "names"), [("pre", ["self_norm", "self_attention"]), ("post", ["self_attention", "self_norm"])]
 )
 def test_parameters_stand_in_the_order_of_their_use(norm, names):
     assert [name for name, _ in make_block(norm).named_children()][:2] == names

@@ -8,13 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.vit_mae.modeling_vit_mae import build_2d_sinusoidal_position_embedding
 
-from vitrail.nn.positions import (
-    LearnedGridPositions,
-    SinusoidalGridPositions,
-    resize_grid_table,
-    sinusoidal_grid_positions,
-)
-from vitrail.nn.sequence_positions import sinusoidal_positions
+from vitrail.nn.positions import LearnedGridPositions, resize_grid_table
+from vitrail.nn.sinusoidal import SinusoidalGridPositions, sinusoidal_grid_positions, sinusoidal_positions
 
 
 def test_sinusoids_follow_the_formula():

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from vitrail.core.errors import DataError
-from vitrail.nn.sequence_positions import (
+from vitrail.nn.sequence_positions import LearnedPositions
+from vitrail.nn.sinusoidal import (
     STORED_POSITIONS,
-    LearnedPositions,
     SinusoidalPositions,
     sinusoidal_positions,
     sinusoidal_positions_in_halves,

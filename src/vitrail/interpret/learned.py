@@ -16,10 +16,11 @@ from vitrail.nn.convolution import KERNEL_EPS, NormedConvolution, StandardisedCo
 from vitrail.nn.feature_pyramid import LayerNormedConvolution
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.pooling_attention import DecomposedRelativePositions
-from vitrail.nn.positions import LearnedGridPositions, SinusoidalGridPositions
+from vitrail.nn.positions import LearnedGridPositions
 from vitrail.nn.relative import ContinuousRelativeBias, GridRelativeBias, PairwiseBias, relative_index
 from vitrail.nn.rotary import GridRotary, SequenceRotary
-from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias, SinusoidalPositions
+from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias
+from vitrail.nn.sinusoidal import SinusoidalGridPositions, SinusoidalPositions
 
 NUM_COMPONENTS = 28  # Dosovitskiy et al. 2021, figure 7, left
 FLAT = 1e-7  # a component with a smaller fraction of the first one's deviation is rounding noise

@@ -13,7 +13,8 @@ from vitrail.lab import harness as lab
 from vitrail.nn.attention import Attention
 from vitrail.nn.mixers import MixerShape, build_mixer
 from vitrail.nn.rotary import SequenceRotary
-from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias, SinusoidalPositions
+from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias
+from vitrail.nn.sinusoidal import SinusoidalPositions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -23,10 +23,11 @@ from vitrail.nn.heads import DistilledHead, FlattenPool, MeanPool, MLPHead, Pref
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
 from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
-from vitrail.nn.positions import LearnedGridPositions, SinusoidalGridPositions
+from vitrail.nn.positions import LearnedGridPositions
 from vitrail.nn.relative import GridRelativeBias, PairwiseBias
 from vitrail.nn.rotary import GridRotary
 from vitrail.nn.scores import ScoreName
+from vitrail.nn.sinusoidal import SinusoidalGridPositions
 from vitrail.nn.stems import ConvStem, PatchMLP
 from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, map_to_tokens, tokens_to_map
 
@@ -72,6 +73,29 @@ class ConvStemConfig(Config):
             depths=self.depths,
             norm=norms[self.norm],
         )
+
+
+_AT_32_PIXELS = {"image_size": (32, 32), "patch_size": 4, "mlp_ratio": 2.0, "num_classes": 10}
+_WITHOUT_CLASS_TOKEN = {"class_token": False, "pool": "mean"}
+SMALL_IMAGES: dict[str, dict[str, Any]] = {
+    "vit_nano": {
+        **_AT_32_PIXELS,
+        **_WITHOUT_CLASS_TOKEN,
+        "stem": ConvStemConfig(channels=(24, 48), strides=(1, 2)),
+        "width": 96,
+        "depth": 4,
+        "num_heads": 3,
+    },
+    "vit_micro": {
+        **_AT_32_PIXELS,
+        **_WITHOUT_CLASS_TOKEN,
+        "stem": ConvStemConfig(channels=(32, 64, 128), strides=(2, 1, 2), depths=(1, 1, 1), norm="batch"),
+        "width": 128,
+        "depth": 2,
+        "num_heads": 4,
+    },
+}
+"""Our own variations for small images without pretraining; they train in minutes on a few CPU cores."""
 
 
 class ViTVariations(ImageModelConfig):

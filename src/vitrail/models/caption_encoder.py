@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models.contract import CaptionModelConfig
-from vitrail.nn.tokens import Images, map_to_tokens
+from vitrail.nn.tokens import Grid, Images, map_to_tokens
 
 MAX_LISTED = 4
 LEFT_OUT = ("head", "final", "stages")  # parts of an image model that an encoder may leave out
@@ -23,7 +23,7 @@ class ImageCells(NamedTuple):
 
     cells: Float[Tensor, "batch cells dim"]
     """Feature vectors, row by row."""
-    grid: tuple[int, int]
+    grid: Grid
 
 
 class CellEncoder(nn.Module):

@@ -22,7 +22,7 @@ from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.decoder import CrossAttention, DecoderBlock, TransformerState, remember_all, step_blocks
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask
-from vitrail.nn.sequence_positions import SinusoidalPositions
+from vitrail.nn.sinusoidal import SinusoidalPositions
 from vitrail.nn.tokens import Images
 
 
@@ -85,9 +85,7 @@ class CaptionTransformer(nn.Module):
         _draw_weights(self)
 
     def forward(
-        self,
-        images: Float[Tensor, "batch ..."],
-        captions: Int[Tensor, "batch captions tokens"],
+        self, images: Float[Tensor, "batch ..."], captions: Int[Tensor, "batch captions tokens"]
     ) -> CaptionOutput:
         """Return next-token logits under teacher forcing; captions start with ``begin_id``.
 

@@ -79,10 +79,7 @@ class ShowAttendTell(nn.Module):
             dropout=config.dropout,
         )
         self.decoder = ImageAttentionDecoder(
-            stack,
-            dim=config.embedding_dim,
-            hidden_dim=config.hidden_dim,
-            attention_dim=config.attention_dim,
+            stack, dim=config.embedding_dim, hidden_dim=config.hidden_dim, attention_dim=config.attention_dim
         )
         self.dropout = Dropout(config.dropout)
         self.output = None if config.tie else Linear(config.embedding_dim, config.vocabulary_size)
@@ -92,9 +89,7 @@ class ShowAttendTell(nn.Module):
         nn.init.normal_(self.table.weight, std=config.embedding_dim**-0.5)
 
     def forward(
-        self,
-        images: Float[Tensor, "batch ..."],
-        captions: Int[Tensor, "batch captions tokens"],
+        self, images: Float[Tensor, "batch ..."], captions: Int[Tensor, "batch captions tokens"]
     ) -> CaptionOutput:
         """Return next-token logits under teacher forcing; captions start with ``begin_id``.
 

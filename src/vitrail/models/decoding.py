@@ -80,9 +80,7 @@ def log_probabilities(
     return logits.float().log_softmax(dim=1).index_fill_(1, excluded, -math.inf)
 
 
-def likeliest(
-    gains: Float[Tensor, "rows vocabulary"],
-) -> tuple[Float[Tensor, " rows"], Int[Tensor, " rows"]]:
+def likeliest(gains: Float[Tensor, "rows vocabulary"]) -> tuple[Float[Tensor, " rows"], Int[Tensor, " rows"]]:
     """Return the maximum of each row, and its token.
 
     Maxima without indices take a tenth of the time, so indices are only searched within the best block.
@@ -265,13 +263,7 @@ class _Finished:
     """The best finished hypotheses of every sentence so far."""
 
     def __init__(
-        self,
-        num_sentences: int,
-        *,
-        num_best: int,
-        enough: float,
-        length_penalty: float,
-        device: torch.device,
+        self, num_sentences: int, *, num_best: int, enough: float, length_penalty: float, device: torch.device
     ) -> None:
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
         self.num_best, self.enough, self.length_penalty = num_best, enough, length_penalty

@@ -21,6 +21,7 @@ from vitrail.models.contract import (
 )
 from vitrail.models.cost import ForwardCost, PartCost, count_forward, count_parameters, feature_shapes
 from vitrail.models.weights.conversion import SOURCES
+from vitrail.nn.tokens import Grid
 
 
 class PartCard(Config):
@@ -34,7 +35,7 @@ class PartCard(Config):
     """Multiply-accumulates of convolutions and matrix products."""
     activations: int
     """Elements written by convolutions, linear layers and attention."""
-    grid: tuple[int, int] | None = None
+    grid: Grid | None = None
     """Rows and columns of a stage's feature map; null for other parts."""
     width: int | None = None
     """Channels of a stage's feature map; null for other parts."""

@@ -166,12 +166,7 @@ class DETR(nn.Module):
         answers = []
         for block in self.decoder:
             state = block(
-                state,
-                x,
-                positions=query_positions,
-                context_positions=positions,
-                may_attend=inside,
-                grid=grid,
+                state, x, positions=query_positions, context_positions=positions, may_attend=inside, grid=grid
             )
             answers.append(state)
         *before, last = [self._answer(each) for each in (answers if self.training else answers[-1:])]

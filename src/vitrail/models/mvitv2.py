@@ -19,7 +19,7 @@ from vitrail.nn.blocks import MLP
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.patches import ChannelLayerNorm
 from vitrail.nn.pooling_attention import NORM_EPS, DecomposedRelativePositions, PoolingAttention, PoolingBlock
-from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens
+from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, map_to_tokens
 
 STAGE_FACTOR = 2  # Li et al. 2022, table 1: a stage halves rows and columns, and doubles width and heads
 
@@ -131,7 +131,7 @@ class BlockShape(NamedTuple):
     """Stride of its queries."""
     key_stride: int
     """Stride of its keys."""
-    grid: tuple[int, int]
+    grid: Grid
     """Rows and columns of its tokens at the native size."""
 
 

@@ -157,12 +157,7 @@ class ResidualBlock(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        branch: nn.Sequential,
-        shortcut: nn.Module,
-        drop_path: float = 0.0,
-        overwrites: bool = False,
+        self, *, branch: nn.Sequential, shortcut: nn.Module, drop_path: float = 0.0, overwrites: bool = False
     ) -> None:
         super().__init__()
         self.branch = branch

@@ -257,11 +257,7 @@ class SampledDETR(nn.Module):
         return all_logits, all_boxes
 
     def _with_auxiliary(
-        self,
-        logits: list[Tensor],
-        boxes: list[Tensor],
-        proposals: Proposals | None,
-        noisy: NoisyBoxes | None,
+        self, logits: list[Tensor], boxes: list[Tensor], proposals: Proposals | None, noisy: NoisyBoxes | None
     ) -> DetectionOutput:
         """Return the last block's predictions and the auxiliary ones."""
         count = self.config.num_queries

@@ -31,12 +31,8 @@ from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
 from vitrail.nn.rotary import SequenceRotary
-from vitrail.nn.sequence_positions import (
-    LearnedPositions,
-    SequenceRelativeBias,
-    SinusoidalPositions,
-    sinusoidal_positions_in_halves,
-)
+from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias
+from vitrail.nn.sinusoidal import SinusoidalPositions, sinusoidal_positions_in_halves
 
 
 class TransformerConfig(TranslationModelConfig):

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from vitrail.models.ablations import ConvStemConfig, VariedViT, ViTVariations, check_variations
+from vitrail.models.ablations import SMALL_IMAGES, VariedViT, ViTVariations, check_variations
 from vitrail.models.contract import ModelConfig, check_images
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, Dropout, drop_path_rates
@@ -181,29 +181,5 @@ VARIANTS: dict[str, ModelConfig] = {
     "deit_ti16_distilled": _TINY.with_changes(_DISTILLED),
     "deit_s16_distilled": _SMALL.with_changes(_DISTILLED),
     "deit_b16_distilled": _BASE.with_changes(_DISTILLED),
-    # Ours, for small images without pretraining; trains in minutes on a few CPU cores.
-    "vit_nano": ViTConfig(
-        image_size=(32, 32),
-        patch_size=4,
-        stem=ConvStemConfig(channels=(24, 48), strides=(1, 2)),
-        width=96,
-        depth=4,
-        num_heads=3,
-        mlp_ratio=2.0,
-        num_classes=10,
-        class_token=False,
-        pool="mean",
-    ),
-    "vit_micro": ViTConfig(
-        image_size=(32, 32),
-        patch_size=4,
-        stem=ConvStemConfig(channels=(32, 64, 128), strides=(2, 1, 2), depths=(1, 1, 1), norm="batch"),
-        width=128,
-        depth=2,
-        num_heads=4,
-        mlp_ratio=2.0,
-        num_classes=10,
-        class_token=False,
-        pool="mean",
-    ),
+    **{name: ViTConfig(**settings) for name, settings in SMALL_IMAGES.items()},
 }

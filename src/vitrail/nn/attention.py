@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -19,26 +18,6 @@ from vitrail.nn.linear import Linear
 from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
 from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import Bias, Grid, Mask
-
-
-class PositionScheme(Protocol):
-    """Encodes positions in attention, by changing queries and keys or by a bias of the scores."""
-
-    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return queries and keys (batch heads tokens dim) with their positions, and a bias of the scores or
-        None."""
-        ...
-
-    def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor | None]:
-        """Return the newest queries and keys with their position, and a bias (1 heads 1 steps) or None.
-
-        Only schemes of sequences, which are decoded step by step, have this.
-
-        Args:
-            query_key: the queries, then the keys (2 sentences heads hypotheses dim).
-            num_before: earlier tokens of each hypothesis.
-        """
-        ...
 
 
 def attend(
@@ -146,8 +125,8 @@ class Attention(nn.Module):
         qk_norm: from a head's width to the norm of queries and keys; None for no norm.
         dropout: probability that an attention weight is dropped.
         score: a name of ``nn.scores``.
-        positions: a ``PositionScheme`` for self-attention, such as those of ``nn.relative`` and
-            ``nn.rotary``; None if positions are added to the tokens.
+        positions: a ``PositionScheme`` (``nn.relative``) for self-attention; None if positions are added to
+            the tokens.
 
     Paper: Vaswani et al. 2017, section 3.2.2; query and key norm: Dehghani et al. 2023, section 2.
     """

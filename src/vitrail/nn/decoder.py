@@ -19,6 +19,7 @@ from vitrail.nn.blocks import Dropout
 from vitrail.nn.cache import KeyValueCache, LayerCache
 from vitrail.nn.linear import Linear
 from vitrail.nn.tap import Tap
+from vitrail.nn.tokens import Tokens
 
 Mask = Bool[Tensor, "#batch #heads #queries #keys"]
 Bias = Float[Tensor, "#batch #heads #queries #keys"]
@@ -110,14 +111,14 @@ class DecoderBlock(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch tokens dim"],
+        x: Tokens,
         context: Float[Tensor, "batch keys dim"] | CrossMemory,
         *,
         may_attend: Bool[Tensor, "#batch #heads tokens tokens"] | None = None,
         context_may_attend: Bool[Tensor, "#batch #heads #tokens keys"] | None = None,
         context_bias: Float[Tensor, "#batch #heads #tokens keys"] | None = None,
         cache: LayerCache | None = None,
-    ) -> Float[Tensor, "batch tokens dim"]:
+    ) -> Tokens:
         """Return new tokens, of whole sequences or, with a cache, of the newest tokens.
 
         Args:

@@ -20,8 +20,7 @@ from vitrail.nn.blocks import Dropout
 from vitrail.nn.detr_attention import DetrAttention
 from vitrail.nn.linear import Linear
 from vitrail.nn.tap import Tap, TokenGrids
-
-Grid = tuple[int, int]
+from vitrail.nn.tokens import Grid
 
 
 class Frame(NamedTuple):

@@ -14,15 +14,16 @@ from torch import Tensor, nn
 from vitrail.nn.attention import attend, attend_by
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
-from vitrail.nn.positions import WAVELENGTH_BASE
+from vitrail.nn.sinusoidal import WAVELENGTH_BASE
 from vitrail.nn.tap import Tap, TokenGrids
+from vitrail.nn.tokens import Grid
 
 EXTENT = 2 * math.pi  # scale of positions along an axis; Carion et al. 2020, published code
 EPSILON = 1e-6  # likewise: added to the number of positions
 
 
 def cells_inside(
-    sizes: Int[Tensor, "batch 2"], image_size: tuple[int, int], grid: tuple[int, int]
+    sizes: Int[Tensor, "batch 2"], image_size: tuple[int, int], grid: Grid
 ) -> tuple[Bool[Tensor, "batch rows"], Bool[Tensor, "batch columns"]]:
     """Return which rows and columns of a feature map are inside the images, not padding.
 
@@ -106,8 +107,8 @@ class DetrAttention(nn.Module):
         positions: Float[Tensor, "#batch queries dim"],
         context: Float[Tensor, "batch keys dim"] | None = None,
         context_positions: Float[Tensor, "#batch keys dim"] | None = None,
-        may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None = None,
-        grid: tuple[int, int] | None = None,
+        may_attend: Mask | None = None,
+        grid: Grid | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
         """Return new tokens.
 
@@ -170,7 +171,7 @@ class DetrEncoderBlock(nn.Module):
         *,
         positions: Float[Tensor, "#batch cells dim"],
         may_attend: Mask | None = None,
-        grid: tuple[int, int] | None = None,
+        grid: Grid | None = None,
     ) -> Float[Tensor, "batch cells dim"]:
         mixed = self.attention(x, positions=positions, may_attend=may_attend, grid=grid)
         x = self.attention_norm(x + self.dropout(mixed))
@@ -206,7 +207,7 @@ class DetrDecoderBlock(nn.Module):
         positions: Float[Tensor, "#batch queries dim"],
         context_positions: Float[Tensor, "#batch cells dim"],
         may_attend: Mask | None = None,
-        grid: tuple[int, int] | None = None,
+        grid: Grid | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
         """Return new queries; ``context`` is the feature map that they read, ``grid`` its rows and
         columns."""

@@ -21,7 +21,8 @@ from vitrail.nn.blocks import MLP, DropPath
 from vitrail.nn.convolution import Activation, make_kernel
 from vitrail.nn.detr_attention import DetrAttention, DetrEncoderBlock
 from vitrail.nn.patches import ChannelLayerNorm, widen_to_stride
-from vitrail.nn.positions import sinusoidal_grid_positions
+from vitrail.nn.sinusoidal import sinusoidal_grid_positions
+from vitrail.nn.tokens import FeatureMap
 
 FIRST_STRIDE = 4  # stride of the first stage in pixels; each further stage doubles it
 
@@ -264,10 +265,10 @@ class LevelJoin(nn.Module):
 
     def forward(
         self,
-        fine: Float[Tensor, "batch dim rows columns"],
+        fine: FeatureMap,
         coarse: Float[Tensor, "batch dim coarse_rows coarse_columns"],
         inside: Inside | None = None,
-    ) -> Float[Tensor, "batch dim rows columns"]:
+    ) -> FeatureMap:
         """Return the new fine map; both maps are zero outside of the image.
 
         Args:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.positions import resize_map
+from vitrail.nn.tokens import Grid, Tokens
 
 
 class PrefixPool(nn.Module):
@@ -23,7 +24,7 @@ class PrefixPool(nn.Module):
         self.num_read = num_read
 
     def forward(
-        self, x: Float[Tensor, "batch tokens dim"], *, grid: tuple[int, int]
+        self, x: Tokens, *, grid: Grid
     ) -> Float[Tensor, "batch dim"] | Float[Tensor, "batch {self.num_read} dim"]:
         return x[:, 0] if self.num_read == 1 else x[:, : self.num_read]
 
@@ -42,9 +43,7 @@ class MeanPool(nn.Module):
         super().__init__()
         self.num_prefix = num_prefix
 
-    def forward(
-        self, x: Float[Tensor, "batch tokens dim"], *, grid: tuple[int, int]
-    ) -> Float[Tensor, "batch dim"]:
+    def forward(self, x: Tokens, *, grid: Grid) -> Float[Tensor, "batch dim"]:
         return x[:, self.num_prefix :].mean(dim=1)
 
     def extra_repr(self) -> str:
@@ -61,13 +60,11 @@ class FlattenPool(nn.Module):
         num_prefix: tokens before the patches, which are left out.
     """
 
-    def __init__(self, grid: tuple[int, int], *, num_prefix: int = 0) -> None:
+    def __init__(self, grid: Grid, *, num_prefix: int = 0) -> None:
         super().__init__()
         self.grid, self.num_prefix = grid, num_prefix
 
-    def forward(
-        self, x: Float[Tensor, "batch tokens dim"], *, grid: tuple[int, int]
-    ) -> Float[Tensor, "batch values"]:
+    def forward(self, x: Tokens, *, grid: Grid) -> Float[Tensor, "batch values"]:
         """Return ``rows * columns * dim`` values, those of a patch together."""
         cells = x[:, self.num_prefix :]
         if grid == self.grid:

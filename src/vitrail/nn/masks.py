@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
+from vitrail.nn.tokens import Grid, Mask, Tokens
 
 
 def causal_mask(num_tokens: int, *, device: torch.device | None = None) -> Bool[Tensor, "1 1 queries keys"]:
@@ -37,7 +38,7 @@ def padding_mask(lengths: Int[Tensor, " batch"], num_tokens: int) -> Bool[Tensor
 
 
 def neighbourhood_mask(
-    grid: tuple[int, int], radius: int, *, num_prefix: int = 0, device: torch.device | None = None
+    grid: Grid, radius: int, *, num_prefix: int = 0, device: torch.device | None = None
 ) -> Bool[Tensor, "1 1 tokens tokens"]:
     """Let each patch see those at most ``radius`` rows and columns away; 0 leaves only itself.
 
@@ -79,11 +80,8 @@ def read_key_mask(
 
 
 def hide_padding(
-    x: Float[Tensor, "batch tokens dim"],
-    may_attend: Bool[Tensor, "#batch #heads #queries tokens"] | None,
-    *,
-    layer: str,
-) -> Float[Tensor, "batch tokens dim"]:
+    x: Tokens, may_attend: Bool[Tensor, "#batch #heads #queries tokens"] | None, *, layer: str
+) -> Tokens:
     """Set the tokens that a padding mask hides to zero, so that sums over tokens ignore them.
 
     Raises:
@@ -95,8 +93,7 @@ def hide_padding(
 
 
 def masked_softmax(
-    scores: Float[Tensor, "#batch heads queries keys"],
-    may_attend: Bool[Tensor, "#batch #heads #queries #keys"] | None,
+    scores: Float[Tensor, "#batch heads queries keys"], may_attend: Mask | None
 ) -> Float[Tensor, "_ heads queries keys"]:
     """Return the softmax over the keys that a query may attend to, in float32; zeros if there are none."""
     if may_attend is None:

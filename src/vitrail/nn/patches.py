@@ -7,12 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.tokens import FeatureMap, Images
+from vitrail.nn.tokens import FeatureMap, Grid, Images
 
 
-def split_patches(
-    images: Float[Tensor, "batch channels height width"], patch_size: tuple[int, int]
-) -> Float[Tensor, "batch patches pixels"]:
+def split_patches(images: Images, patch_size: tuple[int, int]) -> Float[Tensor, "batch patches pixels"]:
     """Cut images into patches, row by row; a patch's values are ordered channel, row, column.
 
     Args:
@@ -24,15 +22,15 @@ def split_patches(
 
 
 def join_patches(
-    patches: Float[Tensor, "batch patches pixels"], grid: tuple[int, int], patch_size: tuple[int, int]
-) -> Float[Tensor, "batch channels height width"]:
+    patches: Float[Tensor, "batch patches pixels"], grid: Grid, patch_size: tuple[int, int]
+) -> Images:
     """Undo ``split_patches``."""
     cells = patches.reshape(patches.shape[0], *grid, -1, *patch_size)  # b rows columns c y x
     return cells.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # b c height width
 
 
 def pad_to_multiple(
-    images: Float[Tensor, "batch channels height width"], multiple: tuple[int, int]
+    images: Images, multiple: tuple[int, int]
 ) -> Float[Tensor, "batch channels padded_height padded_width"]:
     """Zero-pad below and to the right until height and width are multiples of the given ones."""
     below, right = -images.shape[-2] % multiple[0], -images.shape[-1] % multiple[1]

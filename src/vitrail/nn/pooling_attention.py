@@ -18,7 +18,7 @@ from vitrail.nn.blocks import DropPath
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import widen_to_stride
 from vitrail.nn.tap import Tap, TokenGrids
-from vitrail.nn.tokens import Grid
+from vitrail.nn.tokens import FeatureMap, Grid
 
 KERNEL_SIZE = 3  # Li et al. 2022, published code
 NORM_EPS = 1e-6  # Li et al. 2022, published code
@@ -145,9 +145,7 @@ class PoolingBlock(nn.Module):
         self.mlp_skip = Linear(hidden_dim, out_dim) if hidden_dim != out_dim else None
         self.drop_path = DropPath(drop_path)
 
-    def forward(
-        self, x: Float[Tensor, "batch dim rows columns"]
-    ) -> Float[Tensor, "batch out_dim new_rows new_columns"]:
+    def forward(self, x: FeatureMap) -> Float[Tensor, "batch out_dim new_rows new_columns"]:
         x = x.movedim(1, -1)  # b rows columns d
         normed = self.mixer_norm(x)
         skip = x if self.mixer_skip is None else self.mixer_skip(normed)

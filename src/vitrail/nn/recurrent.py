@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,15 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.blocks import Dropout
+from vitrail.nn.tokens import Tokens
 
 CellName = Literal["lstm", "gru"]
 
 CellState = tuple[Float[Tensor, "rows hidden"], ...]
 """State of a cell between two steps: its hidden state, and an LSTM's cell state after it."""
-
-
-# oneDNN has no bfloat16 LSTM without AVX-512, and raises under autocast: there it runs in float32.
-HAS_BFLOAT16_LSTM = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def run_lstm(
@@ -32,24 +28,18 @@ def run_lstm(
     bidirectional: bool = False,
 ) -> Float[Tensor, "steps batch states"]:
     """Return the hidden states of a one-layer LSTM after each step, by torch's fused kernel."""
-    needs_float32 = x.device.type == "cpu" and not HAS_BFLOAT16_LSTM
-    casts = needs_float32 and torch.is_autocast_enabled("cpu")  # a meta device has no autocast to ask for
-    dtype = torch.get_autocast_dtype("cpu") if casts else x.dtype
-    with torch.autocast("cpu", enabled=False) if needs_float32 else nullcontext():
-        if needs_float32:
-            x, weights = x.float(), [weight.float() for weight in weights]
-        states, _, _ = torch.lstm(
-            x,
-            [each.to(x.dtype) for each in start],
-            list(weights),
-            has_biases=True,
-            num_layers=1,
-            dropout=0.0,
-            train=training,
-            bidirectional=bidirectional,
-            batch_first=False,
-        )
-    return states.to(dtype) if needs_float32 else states
+    states, _, _ = torch.lstm(
+        x,
+        [each.to(x.dtype) for each in start],
+        list(weights),
+        has_biases=True,
+        num_layers=1,
+        dropout=0.0,
+        train=training,
+        bidirectional=bidirectional,
+        batch_first=False,
+    )
+    return states
 
 
 class LSTM(nn.Module):
@@ -63,6 +53,7 @@ class LSTM(nn.Module):
     """
 
     linear = staticmethod(F.linear)
+    run = staticmethod(run_lstm)
 
     num_gates, num_states = 4, 2
 
@@ -77,7 +68,7 @@ class LSTM(nn.Module):
     ) -> Float[Tensor, "steps batch hidden"]:
         """Return the hidden states after each step, by torch's fused kernel; ``state`` None is zero."""
         start = self.weights.start(x, self.num_states) if state is None else state
-        return run_lstm(x, [each[None] for each in start], self.weights.ordered(), training=self.training)
+        return self.run(x, [each[None] for each in start], self.weights.ordered(), training=self.training)
 
     def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch gates"]:
         """Return the input's part of the gates, for any number of steps at once."""
@@ -203,7 +194,7 @@ class BidirectionalEncoder(nn.Module):
         )
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "batch tokens dim"], lengths: Int[Tensor, " batch"]) -> Encoding:
+    def forward(self, x: Tokens, lengths: Int[Tensor, " batch"]) -> Encoding:
         """Return the states after each token, and the final ones.
 
         Args:

@@ -18,6 +18,7 @@ from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CELLS, Cell, CellName, CellState, Encoding, draw_by_block
 from vitrail.nn.scores import AdditiveScore, DotScore, Score, ScoreName
 from vitrail.nn.tap import Tap, TokenGrids
+from vitrail.nn.tokens import Grid
 
 
 class ContextMemory(NamedTuple):
@@ -86,7 +87,7 @@ class ContextAttention(nn.Module):
         memory: ContextMemory,
         *,
         may_attend: Bool[Tensor, "#batch 1 #queries #keys"] | None = None,
-        grid: tuple[int, int] | None = None,
+        grid: Grid | None = None,
     ) -> Float[Tensor, "batch queries context_dim"]:
         """Return the average of the context for each query, for one or all steps at a time.
 
@@ -485,7 +486,7 @@ class ImageAttentionDecoder(nn.Module):
         x: Float[Tensor, "batch captions steps dim"],
         state: RecurrentState[AttentionMemory],
         *,
-        grid: tuple[int, int] | None = None,
+        grid: Grid | None = None,
     ) -> Written:
         """Return the output of all steps under teacher forcing; the state has one row per caption.
 
@@ -530,7 +531,7 @@ class ImageAttentionDecoder(nn.Module):
         layers = self.stack.advance(gates + self.feed(glimpse), layers)
         return layers, glimpse, shares[:, 0]
 
-    def _show(self, weights: Tensor, memory: ContextMemory, count: int, grid: tuple[int, int] | None) -> None:
+    def _show(self, weights: Tensor, memory: ContextMemory, count: int, grid: Grid | None) -> None:
         """Show attention weights (rows queries cells) to the tap."""
         if self.attention.tap is None:
             return

@@ -8,6 +8,7 @@ and pairs with a prefix token get a bias of zero where the class does not say ot
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,13 +16,33 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.positions import resize_grid_table
+from vitrail.nn.tokens import Grid
 
-Grid = tuple[int, int]
 GridBias = Float[Tensor, "1 heads tokens tokens"]
 
 TABLE_STD = 0.02  # Liu et al. 2021 (Swin), published code
 LOG_SPAN = 8.0  # Liu et al. 2022 (Swin V2), published code: coordinates span -8 to 8 before the logarithm
 MAX_BIAS = 16.0  # Liu et al. 2022 (Swin V2), published code
+
+
+class PositionScheme(Protocol):
+    """Encodes positions in attention, by changing queries and keys or by a bias of the scores."""
+
+    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return queries and keys (batch heads tokens dim) with their positions, and a bias of the scores or
+        None."""
+        ...
+
+    def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor | None]:
+        """Return the newest queries and keys with their position, and a bias (1 heads 1 steps) or None.
+
+        Only schemes of sequences, which are decoded step by step, have this.
+
+        Args:
+            query_key: the queries, then the keys (2 sentences heads hypotheses dim).
+            num_before: earlier tokens of each hypothesis.
+        """
+        ...
 
 
 def relative_index(grid: Grid, *, device: torch.device | None = None) -> Int[Tensor, "cells cells"]:

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.nn.tokens import Grid
+
 SEQUENCE_BASE = 10_000.0  # Su et al. 2021, section 3.2.2
 GRID_BASE = 100.0  # Heo et al. 2024, section 3.1: an axis of a grid is shorter than a text
 
@@ -59,9 +61,7 @@ class SequenceRotary(nn.Module):
         angles = rotary_angles(positions, key.shape[-1], self.base)  # tokens pairs
         return self.rotate(query, angles[key.shape[-2] - query.shape[-2] :]), self.rotate(key, angles)
 
-    def place(
-        self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
-    ) -> tuple[Tensor, Tensor, None]:
+    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, None]:
         return *self(query, key), None
 
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, None]:
@@ -90,7 +90,7 @@ class GridRotary(nn.Module):
         super().__init__()
         self.base = base
 
-    def forward(self, query: Tensor, key: Tensor, *, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    def forward(self, query: Tensor, key: Tensor, *, grid: Grid) -> tuple[Tensor, Tensor]:
         """Return both rotated; their last tokens are those of the grid, row by row."""
         dim = query.shape[-1]
         assert dim % 4 == 0, f"{dim} channels of a head cannot be split into pairs for rows and columns"
@@ -102,9 +102,7 @@ class GridRotary(nn.Module):
         angles = torch.cat((by_column, by_row), dim=-1).flatten(0, 1)  # cells pairs
         return self.rotate(query, angles), self.rotate(key, angles)
 
-    def place(
-        self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
-    ) -> tuple[Tensor, Tensor, None]:
+    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, None]:
         assert grid is not None, "positions of a grid need the grid"
         return *self(query, key, grid=grid), None
 

@@ -1,86 +1,16 @@
-"""Positions in a sequence: added to the tokens, or a bias of the attention scores."""
+"""Learned positions in a sequence: added to the tokens, or a bias of the attention scores."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import DataError
-from vitrail.nn.positions import sinusoidal_angles
 from vitrail.nn.relative import TABLE_STD, spread_table
-
-STORED_POSITIONS = 512  # for decoding step by step; longer sequences are rare
-
-
-def sinusoidal_positions(
-    num_tokens: int, dim: int, *, device: torch.device | None = None
-) -> Float[Tensor, "tokens dim"]:
-    """Return sines in the even and cosines in the odd channels of each position.
-
-    ``table[p, 2i] = sin(p / 10000^(2i/dim))``, ``table[p, 2i+1] = cos`` of the same angle; float32.
-
-    Paper: Vaswani et al. 2017, section 3.5.
-
-    Example:
-        >>> sinusoidal_positions(2, 4)[0].tolist()
-        [0.0, 1.0, 0.0, 1.0]
-    """
-    angles = sinusoidal_angles(torch.arange(num_tokens, device=device), dim)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # tokens dim
-
-
-def sinusoidal_positions_in_halves(
-    num_tokens: int, dim: int, *, device: torch.device | None = None
-) -> Float[Tensor, "tokens dim"]:
-    """Return all sines in the first half of the channels and all cosines in the second; float32.
-
-    Otherwise as ``sinusoidal_positions``; the order of Marian and its models (Junczys-Dowmunt et al. 2018,
-    published code).
-
-    Example:
-        >>> sinusoidal_positions_in_halves(2, 4)[0].tolist()
-        [0.0, 0.0, 1.0, 1.0]
-    """
-    angles = sinusoidal_angles(torch.arange(num_tokens, device=device), dim)
-    return torch.cat((angles.sin(), angles.cos()), dim=-1)  # tokens dim
-
-
-class SinusoidalPositions(nn.Module):
-    """Add fixed sinusoidal positions, for any length.
-
-    Args:
-        make_table: such as ``sinusoidal_positions``.
-
-    Paper: Vaswani et al. 2017, section 3.5.
-    """
-
-    stored: Tensor
-
-    def __init__(
-        self, dim: int, *, make_table: Callable[..., Float[Tensor, "tokens dim"]] = sinusoidal_positions
-    ) -> None:
-        super().__init__()
-        assert dim % 2 == 0, f"{dim} channels cannot be split into sines and cosines"
-        self.dim, self.make_table = dim, make_table
-        self.register_buffer("stored", make_table(STORED_POSITIONS, dim), persistent=False)
-
-    def forward(
-        self, x: Float[Tensor, "batch tokens dim"], *, first: int = 0
-    ) -> Float[Tensor, "batch tokens dim"]:
-        """Return the tokens with their positions, counted from ``first``."""
-        if not first:  # a whole sequence, of any length also in a traced program
-            return x + self.make_table(x.shape[1], self.dim, device=x.device).to(x.dtype)
-        end = first + x.shape[1]
-        is_stored = end <= STORED_POSITIONS
-        table = self.stored if is_stored else self.make_table(end, self.dim, device=x.device)
-        return x + table[first:end].to(x.dtype)
-
-    def extra_repr(self) -> str:
-        return f"{self.dim}, make_table={self.make_table.__name__}"
+from vitrail.nn.tokens import Grid, Tokens
 
 
 class LearnedPositions(nn.Module):
@@ -94,9 +24,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(num_tokens, dim))
         nn.init.normal_(self.table, std=dim**-0.5)  # Ott et al. 2019 (fairseq), published code
 
-    def forward(
-        self, x: Float[Tensor, "batch tokens dim"], *, first: int = 0
-    ) -> Float[Tensor, "batch tokens dim"]:
+    def forward(self, x: Tokens, *, first: int = 0) -> Tokens:
         """Return the tokens with their positions, counted from ``first``.
 
         Raises:
@@ -184,9 +112,7 @@ class SequenceRelativeBias(nn.Module):
         )
         return spread_table(self.table, buckets)
 
-    def place(
-        self, query: Tensor, key: Tensor, *, grid: tuple[int, int] | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
         return query, key, self(query.shape[-2], key.shape[-2])
 
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitrail.nn.attention import Attention, attend_by
 from vitrail.nn.blocks import Block
 from vitrail.nn.tap import TokenGrids
+from vitrail.nn.tokens import Grid, Tokens
 
 
 class Matching(NamedTuple):
@@ -61,7 +62,7 @@ def match_cells(keys: Float[Tensor, "batch cells dim"], num_merged: int) -> Matc
 
 
 def merge_cells(
-    x: Float[Tensor, "batch tokens dim"], state: Merged, matching: Matching, *, num_prefix: int
+    x: Tokens, state: Merged, matching: Matching, *, num_prefix: int
 ) -> tuple[Float[Tensor, "batch fewer dim"], Merged]:
     """Average matched tokens, weighted by their sizes.
 
@@ -85,16 +86,14 @@ def merge_cells(
     return tokens, Merged(all_sizes.to(state.sizes.dtype), positions.gather(1, state.owner))
 
 
-def begin_merging(x: Float[Tensor, "batch tokens dim"]) -> Merged:
+def begin_merging(x: Tokens) -> Merged:
     """Return the state of unmerged tokens."""
     batch, tokens = x.shape[:2]
     owner = torch.arange(tokens, device=x.device).expand(batch, -1)
     return Merged(torch.ones(batch, tokens, device=x.device), owner)
 
 
-def restore_tokens(
-    x: Float[Tensor, "batch tokens dim"], state: Merged
-) -> Float[Tensor, "batch first_tokens dim"]:
+def restore_tokens(x: Tokens, state: Merged) -> Float[Tensor, "batch first_tokens dim"]:
     """Return, for each original token, the token that it is part of."""
     return _rows(x, state.owner)
 
@@ -122,7 +121,7 @@ class TokenMergingBlock(nn.Module):
         self.mlp_norm, self.mlp, self.mlp_end = block.mlp_norm, block.mlp, block.mlp_end
 
     def forward(
-        self, x: Float[Tensor, "batch tokens dim"], state: Merged, *, grid: tuple[int, int]
+        self, x: Tokens, state: Merged, *, grid: Grid
     ) -> tuple[Float[Tensor, "batch fewer dim"], Merged]:
         """Return fewer tokens and their state; ``grid`` is that of the original patches."""
         mixed, keys = self._attend(self.mixer_norm(x), state, grid)
@@ -133,7 +132,7 @@ class TokenMergingBlock(nn.Module):
             x, state = merge_cells(x, state, matching, num_prefix=self.num_prefix)
         return x + self.mlp_end(self.mlp(self.mlp_norm(x))), state
 
-    def _attend(self, x: Tensor, state: Merged, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    def _attend(self, x: Tensor, state: Merged, grid: Grid) -> tuple[Tensor, Tensor]:
         """Return attention's addition to each token, and the token's key, the mean over heads."""
         layer = self.mixer
         query, key, value = layer.split_heads(x)

@@ -92,7 +92,7 @@ def split_windows(
 
 
 def join_windows(
-    windows: Float[Tensor, "windows tokens dim"], grid: tuple[int, int], window: tuple[int, int]
+    windows: Float[Tensor, "windows tokens dim"], grid: Grid, window: tuple[int, int]
 ) -> Float[Tensor, "batch rows columns dim"]:
     """Undo ``split_windows``; ``grid`` is the rows and columns of one image."""
     rows, columns = grid[0] // window[0], grid[1] // window[1]
@@ -126,7 +126,7 @@ def window_cells(windows: Windows, *, device: torch.device | None = None) -> Int
 
 
 def shifted_window_mask(
-    grid: tuple[int, int],
+    grid: Grid,
     window: tuple[int, int],
     shift: tuple[int, int],
     *,

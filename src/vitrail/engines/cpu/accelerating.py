@@ -19,9 +19,10 @@ from vitrail.engines.cpu.attention import FastSequenceRotary, attend, rotate_pai
 from vitrail.engines.cpu.convolution import FastNormedConvolution, FastResidualBlock, FastSqueezeExcite
 from vitrail.engines.cpu.decoding import DECODERS
 from vitrail.engines.cpu.linear import FastLinear, linear
+from vitrail.engines.cpu.recurrent import run_lstm
 from vitrail.models.efficientnet import SqueezeExcite
 from vitrail.models.resnet import ResidualBlock
-from vitrail.nn import attention, rotary
+from vitrail.nn import attention, recurrent, rotary
 from vitrail.nn.activations import QuickGELU
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.convolution import NormedConvolution
@@ -61,6 +62,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "attend": (attention.attend, attend),
     "drop": (F.dropout, elementwise.dropout),
     "linear": (F.linear, linear),
+    "run": (recurrent.run_lstm, run_lstm),
     "rotate": (rotary.rotate_pairs, rotate_pairs),
 }
 """Attribute through which layers call a function, the function, and its replacement."""

@@ -38,7 +38,7 @@ from vitrail.models.weights.layouts.hf import (
     MARIAN_TARGET,
 )
 from vitrail.models.weights.preparation import assemble, faults_of, faults_of_sides, unlike_ours
-from vitrail.nn.sequence_positions import sinusoidal_positions_in_halves
+from vitrail.nn.sinusoidal import sinusoidal_positions_in_halves
 
 MODEL_TYPE = "marian"
 VARIANT = "transformer_base"  # whose settings are all replaced

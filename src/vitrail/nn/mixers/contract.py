@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitrail.core.errors import DataError
 from vitrail.nn.positions import resize_grid_table
+from vitrail.nn.tokens import Grid
 
 
 class MixerShape(NamedTuple):
@@ -23,7 +24,7 @@ class MixerShape(NamedTuple):
     """Heads, or groups of channels that share weights; divides ``dim``."""
     num_tokens: int
     """Number of tokens with prefix tokens; for text the maximum."""
-    grid: tuple[int, int] | None = None
+    grid: Grid | None = None
     """Rows and columns of the tokens after the prefix, for images."""
 
     @property
@@ -33,10 +34,7 @@ class MixerShape(NamedTuple):
 
 
 def fit_to_tokens(
-    table: Float[Tensor, "tokens ..."],
-    shape: MixerShape,
-    num_tokens: int,
-    grid: tuple[int, int] | None,
+    table: Float[Tensor, "tokens ..."], shape: MixerShape, num_tokens: int, grid: Grid | None
 ) -> Float[Tensor, "{num_tokens} ..."]:
     """Return the rows of a learned table for the given tokens.
 
@@ -74,7 +72,7 @@ def check_length(shape: MixerShape, num_tokens: int) -> None:
         )
 
 
-def locate(num_tokens: int, grid: tuple[int, int] | None) -> tuple[int, tuple[int, int]]:
+def locate(num_tokens: int, grid: Grid | None) -> tuple[int, tuple[int, int]]:
     """Return the number of prefix tokens, and the grid; a sequence is a grid of one row."""
     if grid is None:
         return 0, (1, num_tokens)

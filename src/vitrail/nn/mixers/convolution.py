@@ -105,7 +105,7 @@ class DynamicConvolution(nn.Module):
 
 
 def window_places(
-    grid: tuple[int, int], kernel_size: tuple[int, int], *, device: torch.device | None = None
+    grid: Grid, kernel_size: tuple[int, int], *, device: torch.device | None = None
 ) -> Int[Tensor, "cells cells"]:
     """Return the index into the kernel around each patch for every patch, row by row.
 
@@ -161,7 +161,7 @@ def _mixing_matrix(
     return _with_prefix(by_head, num_prefix, may_attend).reshape(*weights.shape[:2], -1, weights.shape[-1])
 
 
-def _token_grids(grid: tuple[int, int] | None) -> TokenGrids | None:
+def _token_grids(grid: Grid | None) -> TokenGrids | None:
     return None if grid is None else TokenGrids(queries=grid, keys=grid)
 
 

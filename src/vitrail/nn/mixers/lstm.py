@@ -38,6 +38,8 @@ class BidirectionalLSTM(nn.Module):
     It calls torch's function and not its module, which torch.compile does not trace.
     """
 
+    run = staticmethod(run_lstm)
+
     def __init__(self, dim: int, hidden_dim: int) -> None:
         super().__init__()
         self.hidden_dim = hidden_dim
@@ -45,10 +47,7 @@ class BidirectionalLSTM(nn.Module):
         self.back = LSTMWeights(dim, hidden_dim)
 
     def forward(
-        self,
-        x: Float[Tensor, "steps batch dim"],
-        *,
-        is_there: Bool[Tensor, "steps batch"] | None = None,
+        self, x: Float[Tensor, "steps batch dim"], *, is_there: Bool[Tensor, "steps batch"] | None = None
     ) -> Float[Tensor, "steps batch hidden"]:
         """Return the concatenated states of both directions.
 
@@ -68,7 +67,7 @@ class BidirectionalLSTM(nn.Module):
 
     def _read(self, x: Tensor, weights: list[Tensor]) -> Tensor:
         start = x.new_zeros(len(weights) // 4, x.shape[1], self.hidden_dim)
-        return run_lstm(x, (start, start), weights, training=self.training, bidirectional=len(weights) == 8)
+        return self.run(x, (start, start), weights, training=self.training, bidirectional=len(weights) == 8)
 
 
 class SequenceLSTM(nn.Module):
@@ -126,7 +125,7 @@ class GridLSTM(nn.Module):
 
 
 def _read_lines(
-    lstm: BidirectionalLSTM, x: Tensor, is_there: Tensor | None, grid: tuple[int, int], *, axis: int
+    lstm: BidirectionalLSTM, x: Tensor, is_there: Tensor | None, grid: Grid, *, axis: int
 ) -> Float[Tensor, "steps batch lines hidden"]:
     """Read the columns (axis 0) or the rows (axis 1) of a grid, each after the prefix tokens."""
     lines = _arrange_lines(x, grid, axis=axis)  # steps b lines d
@@ -135,7 +134,7 @@ def _read_lines(
     return lstm(lines.flatten(1, 2), is_there=is_there).unflatten(1, (-1, lines.shape[2]))
 
 
-def _arrange_lines(x: Tensor, grid: tuple[int, int], *, axis: int) -> Shaped[Tensor, "steps batch lines dim"]:
+def _arrange_lines(x: Tensor, grid: Grid, *, axis: int) -> Shaped[Tensor, "steps batch lines dim"]:
     num_prefix = x.shape[1] - grid[0] * grid[1]
     lines = x[:, num_prefix:].reshape(x.shape[0], *grid, -1).movedim(axis + 1, 0)  # steps b lines d
     if not num_prefix:

@@ -61,7 +61,7 @@ class DenseScores(nn.Module):
         self.key_position_bias = nn.Parameter(torch.zeros(shape.num_tokens, shape.num_heads))
 
     def forward(
-        self, x: Float[Tensor, "batch queries dim"], *, grid: tuple[int, int] | None = None
+        self, x: Float[Tensor, "batch queries dim"], *, grid: Grid | None = None
     ) -> Float[Tensor, "batch heads queries queries"]:
         """Return the scores; the weights of the keys are resampled to another grid."""
         hidden = self.hidden(x).relu().unflatten(-1, (self.shape.num_heads, -1))  # b q h d
@@ -83,7 +83,7 @@ class RandomScores(nn.Module):
         self.position_scores = _drawn(shape.num_tokens, shape.num_tokens, shape.num_heads, std=1.0)
 
     def forward(
-        self, x: Float[Tensor, "batch queries dim"], *, grid: tuple[int, int] | None = None
+        self, x: Float[Tensor, "batch queries dim"], *, grid: Grid | None = None
     ) -> Float[Tensor, "1 heads queries queries"]:
         """Return the scores, resampled to another grid along queries and along keys."""
         num_tokens = x.shape[1]
@@ -117,7 +117,7 @@ class FactorizedDenseScores(nn.Module):
         self.column_position_bias = nn.Parameter(torch.ones(columns, shape.num_heads))
 
     def forward(
-        self, x: Float[Tensor, "batch queries dim"], *, grid: tuple[int, int] | None = None
+        self, x: Float[Tensor, "batch queries dim"], *, grid: Grid | None = None
     ) -> Float[Tensor, "batch heads queries queries"]:
         """Return the scores; the weights of rows and columns are resampled to another grid."""
         num_tokens = x.shape[1]
@@ -156,7 +156,7 @@ class FactorizedRandomScores(nn.Module):
         self.key_positions = _drawn(shape.num_tokens, shape.num_heads, rank, std=std)
 
     def forward(
-        self, x: Float[Tensor, "batch queries dim"], *, grid: tuple[int, int] | None = None
+        self, x: Float[Tensor, "batch queries dim"], *, grid: Grid | None = None
     ) -> Float[Tensor, "1 heads queries queries"]:
         """Return the scores, both matrices resampled to another grid."""
         queries = fit_to_tokens(self.query_positions, self.shape, x.shape[1], grid)

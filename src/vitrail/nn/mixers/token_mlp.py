@@ -43,7 +43,7 @@ class TokenMLP(nn.Module):
         hidden = _mix(hide_padding(x, may_attend, layer="mlp"), expand, self.expand.bias)  # b hidden d
         return _mix(self.activation(hidden), contract, contract_bias)  # b tokens d
 
-    def _fit_weights(self, num_tokens: int, grid: tuple[int, int] | None) -> Weights:
+    def _fit_weights(self, num_tokens: int, grid: Grid | None) -> Weights:
         expand, contract, bias = self.expand.weight, self.contract.weight, self.contract.bias
         if grid is None or self.shape.grid is None:
             check_length(self.shape, num_tokens)

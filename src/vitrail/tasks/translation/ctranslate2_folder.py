@@ -21,7 +21,7 @@ from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis
 from vitrail.models.transformer import Transformer, TransformerConfig
 from vitrail.nn.rotary import SEQUENCE_BASE
-from vitrail.nn.sequence_positions import sinusoidal_positions, sinusoidal_positions_in_halves
+from vitrail.nn.sinusoidal import sinusoidal_positions, sinusoidal_positions_in_halves
 from vitrail.tasks.translation.search import Search, longest_translations
 
 TRANSLATOR_FILE = "translator.json"
