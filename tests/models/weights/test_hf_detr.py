@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
 
-from making.published_tables import published_names
+from making.references import published_names
 from vitrail.core.errors import CheckpointError
 from vitrail.engines.cpu import accelerate
 from vitrail.engines.loading import load_any

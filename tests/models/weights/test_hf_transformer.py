@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import MarianTokenizer
 
 from making.marian_folder import made_up_sentences, write_marian_folder
-from making.published_tables import key_table
+from making.references import key_table
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.engines.loading import load_any
@@ -24,7 +24,6 @@ from vitrail.models.weights.published import convert_to_folder, load_published
 from vitrail.models.weights.table import to_theirs
 from vitrail.tasks.translation.predictor import Translator
 
-entries = key_table("hf", "transformer")
 TOLERANCE = 1e-4  # of logits of a scale of one to three, in float32; measured: 1.5e-5
 LONGEST = 40  # tokens of a translation, its end counted
 VARIETIES = {
@@ -162,7 +161,7 @@ def test_a_file_with_every_name_gives_the_same_model(shared, tmp_path):
 
 
 def test_the_key_table_reads_both_ways(example):
-    table = list(entries(example.model.config))
+    table = key_table("hf", example.model.config)
     back = to_theirs(table, example.model.state_dict())
     expected = {
         name: tensor
@@ -278,4 +277,4 @@ def test_a_file_alone_has_no_vocabulary(shared):
 
 def test_transformers_unlike_marian_have_no_key_table():
     with pytest.raises(ConfigError, match="norm 'pre'"):
-        list(entries(MODELS["transformer_base"].with_changes({"norm": "pre"})))
+        key_table("hf", MODELS["transformer_base"].with_changes({"norm": "pre"}))
