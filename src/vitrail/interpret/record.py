@@ -256,23 +256,23 @@ def _choose(
     return {name: module for name, module in known.items() if name in chosen}
 
 
-Cells = Int[Tensor, "windows tokens"]
+PatchIndices = Int[Tensor, "windows tokens"]
 
 
 def stitch_windows(
     weights: Float[Tensor, "_ heads _ keys"],
-    windows: tuple[Cells, Cells],
+    windows: tuple[PatchIndices, PatchIndices],
     num_cells: int,
     rows: list[int] | None = None,
 ) -> Float[Tensor, "batch heads _ cells"]:
-    """Return each cell's weights over all cells of the image, zero outside its window.
+    """Return each patch's weights over all patches of the image, zero outside its window.
 
     Args:
         weights: of all windows of all images, or, with ``rows``, as from ``rows_of_windows``: one window with
             one query per wanted row and image.
-        windows: the cell of each window's queries and keys, -1 for padding.
-        num_cells: cells of the image.
-        rows: the cells of these weights; None for all of them.
+        windows: the patch of each window's queries and keys, -1 for padding.
+        num_cells: patches of the image.
+        rows: the patches of these weights; None for all of them.
     """
     query_cells, key_cells = windows
     num_windows, heads = len(query_cells), weights.shape[1]
@@ -288,30 +288,30 @@ def stitch_windows(
         picked = weights.reshape(batch, len(rows), heads, -1).movedim(1, 0)  # rows b h k
         targets = torch.arange(len(rows), device=weights.device)
     keys = key_cells[of_window]  # rows k
-    # An extra cell takes the zero weights of padding keys. A whole map is large, so it is made once.
+    # An extra patch takes the zero weights of padding keys. A whole map is large, so it is made once.
     assert rows is not None or len(targets) == num_cells, "each cell asks in one window"
     order = targets.argsort()
     positions = keys.where(keys >= 0, num_cells)[order][:, None, None, :]
     stitched = weights.new_zeros(len(order), batch, heads, num_cells + 1)
     stitched.scatter_add_(-1, positions.expand_as(picked), picked[order])
-    return stitched[..., :num_cells].permute(1, 2, 0, 3)  # b h rows cells
+    return stitched[..., :num_cells].permute(1, 2, 0, 3)  # b h rows patches
 
 
 def rows_of_windows(
     rows: list[int],
-    windows: tuple[Cells, Cells],
+    windows: tuple[PatchIndices, PatchIndices],
     query: Tensor,
     key: Tensor,
     bias: Tensor | None,
     may_attend: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Select one query and its window's keys for each wanted cell.
+    """Select one query and its window's keys for each wanted patch.
 
     Windows are in the batch dimension, image by image, and so are the selected rows.
 
     Args:
-        rows: wanted cells of the grid.
-        windows: the cell of each window's queries and keys, -1 for padding.
+        rows: wanted patches of the grid.
+        windows: the patch of each window's queries and keys, -1 for padding.
         query: queries of all windows of all images.
         key: their keys.
         bias: added to the scores; its first axis is 1, the windows of one image, or those of all.
@@ -340,8 +340,8 @@ def rows_of_windows(
     )
 
 
-def _window_of_rows(rows: list[int], query_cells: Cells) -> tuple[Tensor, Tensor]:
-    """Return the window of each wanted cell, and its index inside the window."""
+def _window_of_rows(rows: list[int], query_cells: PatchIndices) -> tuple[Tensor, Tensor]:
+    """Return the window of each wanted patch, and its index inside the window."""
     flat = torch.full((int(query_cells.max()) + 1,), -1, device=query_cells.device)
     position = torch.arange(query_cells.numel(), device=query_cells.device)
     real = query_cells.flatten() >= 0

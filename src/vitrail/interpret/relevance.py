@@ -27,7 +27,7 @@ from vitrail.nn.tap import TokenGrids
 def class_relevance(
     model: nn.Module, images: Float[Tensor, "batch channels height width"], labels: Int[Tensor, " batch"]
 ) -> Float[Tensor, "batch rows columns"]:
-    """Return the relevance of each cell of the first layer's grid for a class.
+    """Return the relevance of each patch of the first layer's grid for a class.
 
     Each layer follows the paper, ``R = R + A' R`` with ``A' = mean over heads of max(0, gradient * A)``,
     restricted to the rows that the head reads. For a class token shared by all layers, the result is the
@@ -35,14 +35,14 @@ def class_relevance(
 
     Departs from the paper, which has one set of tokens and a class token:
 
-    - Where the head reads the mean over N cells, all of them start alike, and what they start with is taken
+    - Where the head reads the mean over N patches, all of them start alike, and what they start with is taken
       away in the end, as what a class token keeps for itself is. In layers without a token that the head
-      reads, each cell is a reader of its own; the gradient of the mean reaches it with 1/N, and is
-      multiplied by N. (Starting with the share that each cell adds to the score was better for one trained
-      model and worse for three: a cell of the background may hold what attention brought there.)
+      reads, each patch is a reader of its own; the gradient of the mean reaches it with 1/N, and is
+      multiplied by N. (Starting with the share that each patch adds to the score was better for one trained
+      model and worse for three: a patch of the background may hold what attention brought there.)
     - Inside windows the rule is applied window by window; what completes a window has no relevance.
-    - Where a layer's grid is coarser than that of the layer before it, because cells were merged, queries
-      pooled or keys reduced, a cell's relevance is shared equally by the finer cells in its place.
+    - Where a layer's grid is coarser than that of the layer before it, because patches were merged, queries
+      pooled or keys reduced, a patch's relevance is shared equally by the finer patches at its position.
     - A class token that joins in a later layer keeps nothing for the earlier ones.
 
     Paper: Chefer, Gur and Wolf 2021, Generic Attention-model Explainability, equations 5 and 6.
@@ -253,7 +253,7 @@ class _Cosines(nn.Module):
 def text_relevance(
     model: nn.Module, images: Float[Tensor, "batch channels height width"], texts: Float[Tensor, "batch dim"]
 ) -> Float[Tensor, "batch rows columns"]:
-    """Return the relevance of each cell of an image for its text.
+    """Return the relevance of each patch of an image for its text.
 
     Texts act as classes: a tower followed by cosines with texts is a classifier, to which ``class_relevance``
     applies.

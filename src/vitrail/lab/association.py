@@ -73,8 +73,8 @@ def _drawer(
         ranks[rows, first], ranks[rows, wanted] = 2.0, 3.0  # neither is among the others
         others = ranks.argsort(dim=1)[:, : length - 1]
         has_partner = torch.rand(num_sequences, generator=generator) < 0.5
-        place = torch.randint(length - 1, (num_sequences,), generator=generator)
-        others[rows, place] = torch.where(has_partner, wanted, others[rows, place])
+        position = torch.randint(length - 1, (num_sequences,), generator=generator)
+        others[rows, position] = torch.where(has_partner, wanted, others[rows, position])
         stop = torch.full((num_sequences, 1), num_symbols)
         tokens = torch.cat((first[:, None], others, stop), dim=1)
         return Sequences(symbols[tokens], symbols[wanted] * has_partner[:, None])

@@ -25,10 +25,10 @@ class SymbolBatch(NamedTuple):
     """Symbols, then the end."""
     source_lengths: Int[Tensor, " batch"]
     """Full length; there is no padding."""
-    target: Int[Tensor, "batch target_tokens"]
-    """Decoder input: the begin token, then the target symbols."""
-    answer: Int[Tensor, "batch target_tokens"]
-    """Decoder target: the target symbols, then the end."""
+    decoder_input: Int[Tensor, "batch target_tokens"]
+    """The begin token, then the target symbols."""
+    labels: Int[Tensor, "batch target_tokens"]
+    """The target symbols, then the end."""
 
 
 def draw_symbols(
@@ -48,15 +48,15 @@ def draw_symbols(
     return SymbolBatch(
         source=torch.cat((symbols, end), dim=1),
         source_lengths=torch.full((num_sequences,), length + 1),
-        target=torch.cat((begin, written), dim=1),
-        answer=torch.cat((written, end), dim=1),
+        decoder_input=torch.cat((begin, written), dim=1),
+        labels=torch.cat((written, end), dim=1),
     )
 
 
 def mean_loss(model: nn.Module, batch: SymbolBatch) -> Float[Tensor, ""]:
     """Return the mean cross-entropy per target token, in nats."""
-    logits = model(batch.source, batch.source_lengths, batch.target)
-    return F.cross_entropy(logits.float().flatten(0, 1), batch.answer.flatten())
+    logits = model(batch.source, batch.source_lengths, batch.decoder_input)
+    return F.cross_entropy(logits.float().flatten(0, 1), batch.labels.flatten())
 
 
 def learn(
@@ -94,7 +94,7 @@ def learn(
 def copied_share(model: nn.Module, batch: SymbolBatch) -> float:
     """Return the share of correct symbols under greedy decoding by a ``TranslationModel``."""
     assert isinstance(model, TranslationModel), f"a {type(model).__name__} writes nothing"
-    length = batch.answer.shape[1] - 1
+    length = batch.labels.shape[1] - 1
     written = greedy(
         model,
         model.start(batch.source, batch.source_lengths),
@@ -104,7 +104,7 @@ def copied_share(model: nn.Module, batch: SymbolBatch) -> float:
     )
     right = sum(
         token == symbol
-        for hypothesis, symbols in zip(written, batch.answer[:, :length].tolist(), strict=True)
+        for hypothesis, symbols in zip(written, batch.labels[:, :length].tolist(), strict=True)
         for token, symbol in zip(hypothesis.tokens, symbols, strict=False)  # one that ended early is shorter
     )
     return right / (len(batch.source) * length)

@@ -153,7 +153,7 @@ class Maps:
             raise ConfigError(
                 f"the point {query} lies outside of the image",
                 expected="shares of the image's height and width, 0 to 1",
-                remedy="Divide a place in pixels by the height and the width",
+                remedy="Divide a position in pixels by the height and the width",
             )
         rows, columns = recorded.query_grid
         row, column = min(int(query[0] * rows), rows - 1), min(int(query[1] * columns), columns - 1)

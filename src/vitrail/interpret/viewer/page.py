@@ -93,7 +93,7 @@ def explanation_data(explanation: Explanation, max_bytes: int | None = None) -> 
         "height": 0 if picture is None else picture.height,
         "scores": [[name, round(probability, 4)] for name, probability in explanation.scores],
         "views": views,
-        "first": next((place for place, view in enumerate(views) if view["name"] == first), 0),
+        "first": next((index for index, view in enumerate(views) if view["name"] == first), 0),
     }
 
 
