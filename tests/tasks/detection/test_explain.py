@@ -144,7 +144,7 @@ def test_levels_of_a_layer_come_one_by_one_and_together() -> None:
     spread = coarse.repeat_interleave(2, 0).repeat_interleave(2, 1) / 4
     torch.testing.assert_close(explanation.attention(1), fine + spread)
     assert [each.name for each in explanation.maps] == ["decoder"]
-    assert "level 0 has the finest cells" in explanation.maps[0].note
+    assert "level 0 has the finest grid" in explanation.maps[0].note
 
 
 def test_fine_grids_are_made_coarser(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,11 +141,11 @@ class Notes:
         return self._items.get(kind, ())
 
     def findings(self) -> tuple[Finding, ...]:
-        told = []
+        findings = []
         for kind, items in self._items.items():
             severity, message, remedy = KINDS[kind]
-            told.append(Finding(severity, kind, message.format(count=len(items)), remedy, tuple(items)))
-        return (*told, *self._others)
+            findings.append(Finding(severity, kind, message.format(count=len(items)), remedy, tuple(items)))
+        return (*findings, *self._others)
 
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -260,7 +260,7 @@ def finite_numbers(values: Sequence[Any]) -> list[float] | None:
 
 
 def claimed_size(height: Any, width: Any) -> tuple[int, int] | None:
-    """Return an annotated height and width, or None if it is no valid size."""
+    """Return an annotated height and width, or None if it is not a valid size."""
     numbers = finite_numbers([height, width])
     if numbers is None or max(map(abs, numbers)) > MAX_SIDE:
         return None

@@ -143,14 +143,14 @@ def image_outcome(matched: MatchedImage, threshold: float) -> ImageOutcome:
     is_what = np.select(
         [matches != NOTHING, confusions != NOTHING, in_crowd], ["correct", "confused", "crowd"], "spurious"
     )
-    places = np.maximum(matches, confusions)  # at most one of them is not NOTHING
+    partners = np.maximum(matches, confusions)  # at most one of them is not NOTHING
     true = zip(image.labels.tolist(), _corners(image.boxes_xyxy), became.tolist(), strict=True)
     found = zip(
         image.found_labels[rows].tolist(),
         image.found_scores[rows].tolist(),
         _corners(image.found_xyxy[rows]),
         is_what.tolist(),
-        places.tolist(),
+        partners.tolist(),
         strict=True,
     )
     return ImageOutcome(
@@ -162,9 +162,9 @@ def image_outcome(matched: MatchedImage, threshold: float) -> ImageOutcome:
                 score=round(score, 4),
                 box=box,
                 outcome=outcome,
-                match=None if place == NOTHING else place,
+                match=None if partner == NOTHING else partner,
             )
-            for label, score, box, outcome, place in found
+            for label, score, box, outcome, partner in found
         ),
     )
 

@@ -17,11 +17,11 @@ from vitrail.interpret.viewer.maps import Boxes, Grid, Maps
 from vitrail.tasks.detection.detections import Detections, SelectedBoxes, select_boxes
 from vitrail.tasks.detection.predictor import Detector
 
-LONGEST_DECODER_GRID = 64  # cells; a box has few rows, so that its maps may be finer than those of patches
+LONGEST_DECODER_GRID = 64  # positions; a box has few rows, so its maps may be finer than those of patches
 LONGEST_ENCODER_GRID = 32
 MAX_BOXES = 60  # explained in one image; each adds a row to every layer and head
 BACKBONE = "backbone"  # names of layers that make the feature map which encoder and decoder read
-LEVELS_NOTE = "Levels are feature maps, of which level 0 has the finest cells."
+LEVELS_NOTE = "Levels are feature maps, of which level 0 has the finest grid."
 
 
 def explain_boxes(
@@ -124,13 +124,13 @@ def _keep(recorded: AttentionMap) -> AttentionMap | None:
 
 def _of_encoder(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
     """Return the encoder's self-attention maps; those of the backbone only if there are no others."""
-    places = []
+    over_image = []
     for each in maps:
         if each.kind == "self" and each.query_grid is not None:
             num_prefix = each.weights.shape[-2] - each.query_grid[0] * each.query_grid[1]
-            places.append(each._replace(weights=each.weights[:, :, num_prefix:]))
-    encoder = [each for each in places if BACKBONE not in each.layer.split(".")]
-    return encoder or places
+            over_image.append(each._replace(weights=each.weights[:, :, num_prefix:]))
+    encoder = [each for each in over_image if BACKBONE not in each.layer.split(".")]
+    return encoder or over_image
 
 
 def _nothing_to_show(detector: Detector) -> ConfigError:

@@ -68,11 +68,11 @@ def find_faults(boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "
     clipped = clip_to(ordered, sizes)
     is_thin = (clipped[:, 2:] - clipped[:, :2] <= ONE_PX).any(axis=1)
     masks = (~is_number, is_empty, is_inverted, is_outside, is_beyond, is_over, is_thin)
-    told = np.zeros(len(boxes), dtype=bool)
+    is_reported = np.zeros(len(boxes), dtype=bool)
     first = []
     for mask in masks:
-        first.append(mask & ~told)
-        told |= mask
+        first.append(mask & ~is_reported)
+        is_reported |= mask
     return BoxFaults(*first)
 
 
@@ -149,5 +149,5 @@ def repair_boxes(
         "duplicate": is_duplicate,
     }
     kept = np.flatnonzero(is_kept)
-    told = {kind: np.flatnonzero(mask).tolist() for kind, mask in changes.items() if mask.any()}
-    return RepairedBoxes(mended[kept], kept, told)
+    occurred = {kind: np.flatnonzero(mask).tolist() for kind, mask in changes.items() if mask.any()}
+    return RepairedBoxes(mended[kept], kept, occurred)

@@ -162,22 +162,14 @@ def coco_annotations(
             {"id": number, "name": name} for number, name in zip(class_ids, class_names, strict=True)
         ],
         "annotations": [
-            {
-                "id": number,
-                "image_id": result["image_id"],
-                "category_id": result["category_id"],
-                "bbox": result["bbox"],
-                "area": round(result["bbox"][2] * result["bbox"][3], 2),
-                "iscrowd": 0,
-                "score": result["score"],
-            }
+            result | {"id": number, "area": round(result["bbox"][2] * result["bbox"][3], 2), "iscrowd": 0}
             for number, result in enumerate(results, start=1)
         ],
     }
 
 
 def table_of(found: Sequence[Detections]) -> str:
-    """Write boxes as comma-separated values; an image without boxes has one row with empty cells."""
+    """Write boxes as comma-separated values; an image without boxes has one row with empty fields."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(TABLE_HEADER)

@@ -65,14 +65,7 @@ class Fixed:
         return {kind: len(names) for kind, names in self.items.items()}
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "folder": str(self.folder),
-            "images": self.images,
-            "boxes": self.boxes,
-            "changes": self.changes,
-            "items": self.items,
-            "class_ids": self.class_ids,
-        }
+        return vars(self) | {"folder": str(self.folder), "changes": self.changes}
 
     def summary(self) -> list[str]:
         """Return a line for each kind of change, and one for the whole."""
@@ -114,7 +107,7 @@ def write_clean(
         dataset: what ``open_boxes`` returned.
         verdict: the doctor's, of the same data set; what it excludes is left out.
         folder: the destination, missing or empty. It is complete or not there.
-        progress: told how many of how many images have been examined; writing follows.
+        progress: called with the number of examined images and their total; writing follows.
 
     Raises:
         DataError: the folder is not empty or lies in the source, formats are mixed, or no image is left.
@@ -182,8 +175,8 @@ def _refuse_folder(folder: Path, source: str) -> None:
             expected="a new or an empty folder for the clean copy",
             remedy="Choose another name; nothing there is ever overwritten",
         )
-    place, root = folder.resolve(), Path(source).expanduser().resolve()
-    if root.exists() and (place == root or root in place.parents):
+    target, root = folder.resolve(), Path(source).expanduser().resolve()
+    if root.exists() and (target == root or root in target.parents):
         raise DataError(
             f"{folder} lies in the data set itself",
             expected="a folder outside of it: the source is never changed",
@@ -327,10 +320,10 @@ def _renumber(
 ) -> BoxSplit:
     all_boxes, all_labels, all_crowds = [], [], []
     none = UnknownBoxes(np.zeros((0, 4), dtype=np.float32), (), np.zeros(0, dtype=np.bool_))
-    for place, name in enumerate(split.names):
+    for position, name in enumerate(split.names):
         left_out = unknown.get(name, none)
         added = [label_of[class_id] for class_id in left_out.class_ids if isinstance(class_id, int)]
-        all_boxes.append(np.concatenate((split.boxes[place], left_out.boxes_xyxy)))
-        all_labels.append(np.concatenate((labels[split.labels[place]], np.array(added, dtype=np.int64))))
-        all_crowds.append(np.concatenate((split.is_crowd[place], left_out.is_crowd)))
+        all_boxes.append(np.concatenate((split.boxes[position], left_out.boxes_xyxy)))
+        all_labels.append(np.concatenate((labels[split.labels[position]], np.array(added, dtype=np.int64))))
+        all_crowds.append(np.concatenate((split.is_crowd[position], left_out.is_crowd)))
     return BoxSplit(split.images, all_boxes, all_labels, split.names, sizes=split.sizes, is_crowd=all_crowds)

@@ -164,15 +164,15 @@ def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings
 
 
 def _unknown(path: Path) -> DataError:
-    """Return the error for an existing path that is no detection data set, with what was seen of it."""
+    """Return the error for an existing path that is not a detection data set, with what was seen of it."""
     expected = layouts(BOX_FORMATS)
     if path.is_file():
         remedy = "Give the folder of the data set, or its .json, .yaml or .parquet file"
         if is_image_name(path.name):
             remedy = "Give the folder of a data set; single images are for 'vitrail predict'"
-        return DataError(f"{path} is no detection data of a known format", expected=expected, remedy=remedy)
-    places = [path, *folders_in(path)[:20]]
-    names = [entry.name for place in places for entry in first_entries(place) if entry.is_file()]
+        return DataError(f"{path} is not detection data of a known format", expected=expected, remedy=remedy)
+    folders = [path, *folders_in(path)[:20]]
+    names = [entry.name for folder in folders for entry in first_entries(folder) if entry.is_file()]
     num_images = sum(map(is_image_name, names))
     others = Counter(
         Path(name).suffix.lower() or "without suffix" for name in names if not is_image_name(name)
@@ -184,7 +184,7 @@ def _unknown(path: Path) -> DataError:
         )
     if num_images:
         given = f"{path} holds {num_images} images and no annotations of a known format"
-        remedy = "Put the annotations beside the images; if folders are classes, this is no detection data"
+        remedy = "Put the annotations beside the images; if folders are classes, this is not detection data"
     else:
         given, remedy = f"{path} holds no images with annotations", "Give the folder of the whole data set"
     return DataError(f"{given} (other files: {listed or 'none'})", expected=expected, remedy=remedy)

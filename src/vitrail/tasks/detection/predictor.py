@@ -235,11 +235,7 @@ class Detector:
 
 
 def _detector_config(opened: LoadedModel | Package) -> DetectionModelConfig:
-    """Return the config of a detector.
-
-    Raises:
-        CheckpointError: the model is not a detector.
-    """
+    """Return the config of a detector."""
     if isinstance(opened, LoadedModel):
         config = getattr(opened.model, "config", None)
     else:

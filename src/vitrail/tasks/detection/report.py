@@ -191,7 +191,7 @@ def _per_class(tables: DetectionTables, names: Sequence[str]) -> str:
         zip(names, tables.per_class, strict=True),
         key=lambda entry: (entry[1].ap is None, entry[1].ap or 0.0),
     )
-    cells = [
+    entries = [
         (
             name,
             f"{entry.num_boxes:,}",
@@ -202,7 +202,7 @@ def _per_class(tables: DetectionTables, names: Sequence[str]) -> str:
         )
         for name, entry in rows
     ]
-    content = table(("class", "boxes", "AP", "AP50", "AP75", "AR"), cells, frozenset({1, 2, 3, 4, 5}))
+    content = table(("class", "boxes", "AP", "AP50", "AP75", "AR"), entries, frozenset({1, 2, 3, 4, 5}))
     return section("Scores of each class", content, "The weakest class first; classes without boxes last.")
 
 

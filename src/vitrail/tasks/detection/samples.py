@@ -60,7 +60,7 @@ class BoxSource:
         cache: keep decoded pixels, if they fit. They are read when ``prepare`` is called or, without that,
             when the first sample is loaded.
         max_cache_bytes: size limit of the cache; by default half of the free memory.
-        progress: told about filling the cache.
+        progress: called while the cache is filled.
     """
 
     def __init__(
@@ -227,9 +227,9 @@ def join_samples(samples: Sequence[BoxSample], num_classes: int) -> DetectionBat
     sizes = torch.tensor([sample.image.shape[1:] for sample in samples], dtype=torch.int64)
     largest = sizes.amax(dim=0)
     images = torch.zeros(len(samples), 3, *largest.tolist(), dtype=torch.uint8)
-    for place, sample in zip(images, samples, strict=True):
+    for padded, sample in zip(images, samples, strict=True):
         _, height, width = sample.image.shape
-        place[:, :height, :width] = sample.image
+        padded[:, :height, :width] = sample.image
     rows = [_boxes_of(sample, num_classes) for sample in samples]
     return DetectionBatch(
         images=images,

@@ -29,8 +29,7 @@ from vitrail.tasks.detection.errors import (
 
 RECALLS = tuple(round(step / 100, 2) for step in range(101))
 IOU_50, IOU_75 = 0, 5  # positions of these thresholds among the ten from 0.50 to 0.95
-ALL_SIZES, SMALL, MEDIUM, LARGE = range(4)  # positions of the area ranges
-BEST_1, BEST_10, BEST_100 = range(3)  # positions of the maximum numbers of detections
+ALL_SIZES = 0  # position of the area range that holds every box
 
 
 class CocoScores(Config):
@@ -108,8 +107,8 @@ def count_boxes(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool =
         "images": [{"id": number} for number in range(1, len(images) + 1)],
         "categories": [{"id": label} for label in range(num_classes)],
     }
-    true = data_set(shared | {"annotations": _true_records(images)})
-    found = data_set(shared | {"annotations": _found_records(images)})
+    true = data_set(shared | {"annotations": _records(images, of_predictions=False)})
+    found = data_set(shared | {"annotations": _records(images, of_predictions=True)})
     counting = evaluation(true, found, iouType="bbox")
     if brief:
         parameters = counting.params
@@ -130,17 +129,12 @@ def scores_of_counts(counts: CocoCounts) -> CocoScores:
     }
     if precision.shape[-1] == 1:
         return CocoScores(**first)
+    sizes = {"small": 1, "medium": 2, "large": 3}  # positions of the area ranges
     return CocoScores(
         **first,
-        ap_small=_mean(precision[..., SMALL, BEST_100]),
-        ap_medium=_mean(precision[..., MEDIUM, BEST_100]),
-        ap_large=_mean(precision[..., LARGE, BEST_100]),
-        ar1=_mean(recall[..., ALL_SIZES, BEST_1]),
-        ar10=_mean(recall[..., ALL_SIZES, BEST_10]),
-        ar100=_mean(recall[..., ALL_SIZES, BEST_100]),
-        ar_small=_mean(recall[..., SMALL, BEST_100]),
-        ar_medium=_mean(recall[..., MEDIUM, BEST_100]),
-        ar_large=_mean(recall[..., LARGE, BEST_100]),
+        **{f"ap_{name}": _mean(precision[..., size, -1]) for name, size in sizes.items()},
+        **{f"ar{count}": _mean(recall[..., ALL_SIZES, best]) for best, count in enumerate((1, 10, 100))},
+        **{f"ar_{name}": _mean(recall[..., size, -1]) for name, size in sizes.items()},
     )
 
 
@@ -168,30 +162,31 @@ def classes_of_counts(counts: CocoCounts, images: Sequence[ImageBoxes]) -> tuple
     return tuple(rows)
 
 
-def _true_records(images: Sequence[ImageBoxes]) -> list[dict[str, Any]]:
+def _records(images: Sequence[ImageBoxes], *, of_predictions: bool) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     for number, image in enumerate(images, start=1):
-        boxes = image.boxes_xyxy.double()
-        columns = (xyxy_to_xywh(boxes), box_area(boxes), image.labels, image.is_crowd)
-        for box, area, label, is_crowd in zip(*(column.tolist() for column in columns), strict=True):
-            record = _record(len(records) + 1, number, label, box, area)
-            records.append(record | {"iscrowd": int(is_crowd)})
+        boxes, labels, is_crowd = image.boxes_xyxy.double(), image.labels, image.is_crowd.tolist()
+        if of_predictions:
+            boxes, labels, is_crowd = (
+                image.found_xyxy.double(),
+                image.found_labels,
+                [False] * len(image.found_xyxy),
+            )
+        scores = image.found_scores.double().tolist() if of_predictions else [1.0] * len(boxes)
+        columns = (xyxy_to_xywh(boxes).tolist(), box_area(boxes).tolist(), labels.tolist(), is_crowd, scores)
+        for box, area, label, is_group, score in zip(*columns, strict=True):
+            records.append(
+                {
+                    "id": len(records) + 1,
+                    "image_id": number,
+                    "category_id": label,
+                    "bbox": box,
+                    "area": area,
+                    "iscrowd": int(is_group),
+                }
+                | ({"score": score} if of_predictions else {})
+            )
     return records
-
-
-def _found_records(images: Sequence[ImageBoxes]) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = []
-    for number, image in enumerate(images, start=1):
-        boxes = image.found_xyxy.double()
-        columns = (xyxy_to_xywh(boxes), box_area(boxes), image.found_labels, image.found_scores.double())
-        for box, area, label, score in zip(*(column.tolist() for column in columns), strict=True):
-            record = _record(len(records) + 1, number, label, box, area)
-            records.append(record | {"iscrowd": 0, "score": score})
-    return records
-
-
-def _record(number: int, image: int, label: int, box: list[float], area: float) -> dict[str, Any]:
-    return {"id": number, "image_id": image, "category_id": label, "bbox": box, "area": area}
 
 
 def _mean(values: np.ndarray) -> float | None:

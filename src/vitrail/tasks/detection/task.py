@@ -252,8 +252,8 @@ def _match_classes(dataset: BoxDataset, split: BoxSplit, class_names: list[str])
             expected=f"classes among {', '.join(class_names[:10])}",
             remedy="Evaluate on data with the classes that the model was trained on",
         )
-    places = np.array([class_names.index(name) for name in dataset.class_names], dtype=np.int64)
-    labels = [places[numbers] for numbers in split.labels]
+    label_of = np.array([class_names.index(name) for name in dataset.class_names], dtype=np.int64)
+    labels = [label_of[numbers] for numbers in split.labels]
     return BoxSplit(
         split.images, split.boxes, labels, split.names, sizes=split.sizes, is_crowd=split.is_crowd
     )

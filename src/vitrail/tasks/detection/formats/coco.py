@@ -224,11 +224,7 @@ def read(path: Path) -> RawBoxes:
 
 
 def _assign_splits(root: Path) -> tuple[dict[SplitName, Path], list[Path]]:
-    """Assign the files in a folder to splits; also return those of no known split.
-
-    Raises:
-        DataError: two files are of one split, or several of none.
-    """
+    """Assign the files in a folder to splits; also return those of no known split."""
     files: dict[SplitName, Path] = {}
     unread: list[Path] = []
     candidates = _candidates(root)
@@ -293,11 +289,7 @@ def _image_folders(root: Path, file: Path, split: SplitName) -> list[Path]:
 
 
 def _join_classes(by_split: Mapping[SplitName, Mapping[int, str]], notes: Notes) -> dict[int, str]:
-    """Join the categories of all files.
-
-    Raises:
-        DataError: an id has different names in two of them.
-    """
+    """Join the categories of all files."""
     names: dict[int, str] = {}
     for split, part in by_split.items():
         for class_id, name in part.items():

@@ -65,7 +65,7 @@ class BoxTable:
     names: Sequence[str]
     images: Sequence[Any]
     objects: Sequence[Any]
-    """The cell of the column of objects of each row."""
+    """The value of the column of objects in each row."""
     sizes: Sequence[tuple[Any, Any]] | None = None
 
 
@@ -288,10 +288,10 @@ def _parquet_files(path: Path) -> dict[str, list[Path]]:
         if path.is_file():
             stem = table_stem(path.name, PARQUET)
             return {} if stem is None else {stem: [path]}
-        for place in existing([path, path / "data"]):
-            if not any(name.lower().endswith(PARQUET) for name in os.listdir(place)):
+        for folder in existing([path, path / "data"]):
+            if not any(name.lower().endswith(PARQUET) for name in os.listdir(folder)):
                 continue  # names alone are faster in a folder of many images
-            found = tables_in(place, PARQUET)
+            found = tables_in(folder, PARQUET)
             named = {stem: files for stem, files in found.items() if leading_split(stem) is not None}
             if named or len(found) == 1:
                 return named or found
@@ -343,11 +343,7 @@ def _listed(values: Any) -> list[Any]:
 def _classes(
     annotated: Mapping[SplitName, Sequence[AnnotatedImage]], names: Sequence[str] | None, notes: Notes
 ) -> Classes:
-    """Return the declared classes; else those that occur, by name, or by id if they have none.
-
-    Raises:
-        DataError: some classes are names and others are ids.
-    """
+    """Return the declared classes; else those that occur, by name, or by id if they have none."""
     used = {key for entries in annotated.values() for entry in entries for key in entry.classes}
     texts = {key for key in used if isinstance(key, str)}
     if names is not None:

@@ -148,7 +148,7 @@ class _Part:
 
 def recognises(path: Path) -> bool:
     """Accept a folder with XML files of annotations, in Annotations/, beside images, or in splits."""
-    return path.is_dir() and any(_is_root(place) or _roots_in(place) for place in nested(path))
+    return path.is_dir() and any(_is_root(folder) or _roots_in(folder) for folder in nested(path))
 
 
 def read(path: Path) -> RawBoxes:
@@ -231,19 +231,15 @@ def _find(path: Path) -> tuple[Path, dict[SplitName, _Part]]:
         return root, {"train": _Part(annotations, images)}
     parts: dict[SplitName, _Part] = {}
     for split, folder in _split_parts(root).items():
-        place = folder.parent if folder.name in ANNOTATION_FOLDERS else folder
-        near = [place, *(place / name for name in IMAGE_FOLDERS)]
-        near += [root / name / place.name for name in IMAGE_FOLDERS]
+        base = folder.parent if folder.name in ANNOTATION_FOLDERS else folder
+        near = [base, *(base / name for name in IMAGE_FOLDERS)]
+        near += [root / name / base.name for name in IMAGE_FOLDERS]
         parts[split] = _Part(folder, existing([folder, *near, *(root / name for name in IMAGE_FOLDERS)]))
     return root, parts
 
 
 def _data_folder(path: Path) -> Path:
-    """Return the folder of the data set.
-
-    Raises:
-        DataError: several data sets lie in the folder.
-    """
+    """Return the folder of the data set."""
     for folder in nested(path):
         if _is_root(folder):
             return folder
@@ -271,17 +267,17 @@ def _roots_in(folder: Path) -> list[Path]:
 
 
 def _annotation_folder(folder: Path) -> Path | None:
-    places = existing([*(folder / name for name in ANNOTATION_FOLDERS), folder])
-    return next((place for place in places if _has_annotations(place)), None)
+    candidates = existing([*(folder / name for name in ANNOTATION_FOLDERS), folder])
+    return next((candidate for candidate in candidates if _has_annotations(candidate)), None)
 
 
 def _split_parts(root: Path) -> Mapping[SplitName, Path]:
     parts: dict[SplitName, Path] = {}
     for base in existing([root, *(root / name for name in ANNOTATION_FOLDERS)]):
         for split, folder in split_folders(base).items():
-            place = _annotation_folder(folder)
-            if place is not None:
-                parts.setdefault(split, place)
+            annotations = _annotation_folder(folder)
+            if annotations is not None:
+                parts.setdefault(split, annotations)
     return parts
 
 
@@ -297,11 +293,7 @@ def _xml_files(folder: Path) -> list[Path]:
 
 
 def _lists(folder: Path) -> dict[SplitName, list[str]]:
-    """Return the image names by split listed in ImageSets/Main; trainval only without train.
-
-    Raises:
-        DataError: a list is not text.
-    """
+    """Return the image names by split listed in ImageSets/Main; trainval only without train."""
     found: dict[SplitName, list[str]] = {}
     if not folder.is_dir():
         return found

@@ -148,12 +148,12 @@ def load_config(path: Path) -> YoloConfig:
         split = SPLIT_NAMES.get(str(key).lower())
         if split is None or value is None or split in folders:
             continue
-        places = value if isinstance(value, list) else [value]
-        if not all(isinstance(place, str) and place.strip() for place in places):
+        entries = value if isinstance(value, list) else [value]
+        if not all(isinstance(entry, str) and entry.strip() for entry in entries):
             raise _faulty(
                 path, f"says {key}: {reprlib.repr(value)}", "a folder of images, or a list of folders"
             )
-        folders[split] = tuple(place.strip() for place in places)
+        folders[split] = tuple(entry.strip() for entry in entries)
     base = content.get("path")
     return YoloConfig(
         path,
@@ -264,7 +264,7 @@ def has_labels(root: Path) -> bool:
     """Tell cheaply whether a folder holds images with label files in one of the usual layouts."""
     folders = [root, *split_folders(root).values()]
     for labels in existing([folder / "labels" for folder in folders]):
-        if any(_holds_labels(place) for place in (labels, *folders_in(labels)[:5])):
+        if any(_holds_labels(folder_of_labels) for folder_of_labels in (labels, *folders_in(labels)[:5])):
             return True
     if any(_holds_labels(folder, beside_images=True) for folder in folders):
         return True
@@ -309,13 +309,13 @@ def images_of_config(
     bases = existing([stated, here, root, here.parent])
     images: list[Path] = []
     missing, moved = [], []
-    for place in config.folders[split]:
-        found = _resolve(place, bases)
+    for entry in config.folders[split]:
+        found = _resolve(entry, bases)
         if found is None:
-            missing.append(f"{split}: {place}")
+            missing.append(f"{split}: {entry}")
             continue
-        if os.path.normpath(found) != os.path.normpath(stated / place):
-            moved.append(f"{split}: {place}")
+        if os.path.normpath(found) != os.path.normpath(stated / entry):
+            moved.append(f"{split}: {entry}")
         images += read_image_list(found, bases) if found.is_file() else list_images(found)
     return images, missing, moved
 
@@ -343,11 +343,11 @@ def label_folder(folder: Path, stems: Iterable[str], bases: Sequence[Path]) -> P
         bases: further folders that may hold ``labels/``, such as that of the YAML file.
     """
     wanted = {f"{stem}.txt" for stem in stems}
-    places = existing(list(_label_folders(folder, bases)))
-    for place in places:
-        if not wanted.isdisjoint(os.listdir(place)):
-            return place
-    return next((place for place in places if place != folder), None)
+    candidates = existing(list(_label_folders(folder, bases)))
+    for candidate in candidates:
+        if not wanted.isdisjoint(os.listdir(candidate)):
+            return candidate
+    return next((candidate for candidate in candidates if candidate != folder), None)
 
 
 def _label_folders(folder: Path, bases: Sequence[Path]) -> Iterator[Path]:
@@ -369,9 +369,9 @@ def _label_folders(folder: Path, bases: Sequence[Path]) -> Iterator[Path]:
     yield folder
 
 
-def _resolve(place: str, bases: Sequence[Path]) -> Path | None:
+def _resolve(path: str, bases: Sequence[Path]) -> Path | None:
     """Resolve a path, falling back to its trailing parts where the data was moved."""
-    relative = PurePosixPath(place.replace("\\", "/"))
+    relative = PurePosixPath(path.replace("\\", "/"))
     for base in bases:
         if _exists(base / relative):
             return base / relative
@@ -391,8 +391,8 @@ def _exists(path: Path) -> bool:
 
 
 def _configs(root: Path) -> Iterator[Path]:
-    for place in (root, *folders_in(root)[:20]):
-        for entry in sorted(first_entries(place), key=lambda entry: entry.name):
+    for folder in (root, *folders_in(root)[:20]):
+        for entry in sorted(first_entries(folder), key=lambda entry: entry.name):
             path = Path(entry.path)
             if path.suffix.lower() in (".yaml", ".yml") and looks_like_config(path):
                 yield path
@@ -458,11 +458,7 @@ def read(path: Path) -> RawBoxes:
 
 
 def _images(done: _YoloReading) -> dict[SplitName, list[Path]]:
-    """Return the images of each split.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Return the images of each split."""
     config = done.config
     if config is None or not config.folders:
         found = images_by_split(done.root)
@@ -478,14 +474,14 @@ def _images(done: _YoloReading) -> dict[SplitName, list[Path]]:
     by_split: dict[SplitName, list[Path]] = {}
     for split in config.folders:
         images, missing, moved = images_of_config(config, split, done.root)
-        for place in moved:
-            done.notes.add("moved-paths", place)
+        for entry in moved:
+            done.notes.add("moved-paths", entry)
         if images:
             by_split[split] = images
         else:
             missing = missing or [f"{split}: {', '.join(config.folders[split])}"]
-        for place in missing:
-            done.notes.add("missing-splits", place)
+        for entry in missing:
+            done.notes.add("missing-splits", entry)
     if not by_split:
         stated = ", ".join(done.notes.of("missing-splits"))
         raise DataError(
@@ -550,11 +546,7 @@ def _orphans(done: _YoloReading) -> list[Path]:
 
 
 def _class_names(done: _YoloReading) -> dict[int, str]:
-    """Return the class names by id, from the YAML file or a list of names.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Return the class names by id, from the YAML file or a list of names."""
     config = done.config
     if config is not None and config.names:
         if config.num_classes is not None and config.num_classes != len(config.names):
