@@ -91,7 +91,6 @@ def test_without_a_launcher_one_process_trains_alone() -> None:
         assert processes.is_first
         assert processes.world_size == 1
         assert processes.any_of(True, False) == (True, False)
-        assert processes.gather_objects("a") == ["a"]
         assert processes.from_first(lambda: 3) == 3
         assert processes.add_up(torch.ones(2)).tolist() == [1.0, 1.0]
 

@@ -68,14 +68,6 @@ class Processes:
             raise kind(given, expected=expected, remedy=remedy)
         return box[0]
 
-    def gather_objects(self, value: T) -> list[T]:
-        """Return the value of every process, by rank."""
-        if self.world_size == 1:
-            return [value]
-        values: list[T | None] = [None] * self.world_size
-        dist.all_gather_object(values, value)
-        return values  # type: ignore[return-value]  # every process filled its place
-
     def any_of(self, *flags: bool) -> tuple[bool, ...]:
         """Return for each flag whether any process raised it, without synchronising a GPU."""
         if self.world_size == 1:

@@ -68,7 +68,7 @@ def test_probabilities_are_those_of_scaled_cosines(encoder: ImageTextEncoder) ->
     classifier = ZeroShotClassifier(encoder, ["red", "blue"], templates=["{}"])
     pixels = torch.randint(256, (3, 3, 16, 24), dtype=torch.uint8)
     cosines = encoder.embed_pixels(pixels) @ encoder.embed_texts(["red", "blue"]).T
-    torch.testing.assert_close(classifier.probabilities(pixels), (20 * cosines).softmax(dim=-1))
+    torch.testing.assert_close(classifier.classify(pixels), (20 * cosines).softmax(dim=-1))
 
 
 def test_a_clip_made_a_classifier_answers_as_it_does_by_names(encoder: ImageTextEncoder) -> None:
@@ -79,7 +79,7 @@ def test_a_clip_made_a_classifier_answers_as_it_does_by_names(encoder: ImageText
     preprocessing = Preprocessing.from_tree(made.preprocessing)
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         logits = made.model(preprocessing.normalise(pixels))
-    torch.testing.assert_close(logits.softmax(dim=-1), classifier.probabilities(pixels))
+    torch.testing.assert_close(logits.softmax(dim=-1), classifier.classify(pixels))
 
 
 def test_lists_of_templates_have_names() -> None:

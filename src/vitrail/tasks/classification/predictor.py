@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Float, UInt8
@@ -65,7 +65,53 @@ class Prediction:
         return {"source": self.source, "class": self.label, "probability": self.probability, "scores": scores}
 
 
-class Predictor:
+@runtime_checkable
+class ImageClassifier(Protocol):
+    """What classifies prepared images, and therefore files, folders and images in memory."""
+
+    class_names: tuple[str, ...]
+    batch_size: int
+
+    def read(self, image: OneImage) -> UInt8[Tensor, "3 height width"]:
+        """Resize one image to the model's input size, as in training.
+
+        Raises:
+            DataError: the image cannot be read, or contains NaN or infinite values.
+        """
+        ...
+
+    def classify(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch classes"]:
+        """Return the class probabilities of images from ``read``, on the CPU."""
+        ...
+
+    def predict(self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5) -> list[Prediction]:
+        """Classify images; an unusable file yields a prediction with an error instead of raising.
+
+        Args:
+            inputs: files, folders, glob patterns, Pillow images or uint8 arrays, or one of them.
+            top: number of classes per prediction.
+
+        Raises:
+            DataError: a folder or pattern holds no image, or nothing was given.
+        """
+        return list(self.predict_each(inputs, top=top))
+
+    def predict_each(
+        self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5
+    ) -> Iterator[Prediction]:
+        """Classify images like ``predict``, lazily batch by batch, for long lists."""
+        yield from answer_in_order(
+            chunks_of(name_inputs(inputs), self.batch_size),
+            read=lambda named: self.read(named[1]),
+            run=lambda named, pixels: [
+                Prediction.most_probable(name, probabilities, self.class_names, top)
+                for (name, _), probabilities in zip(named, self.classify(torch.stack([*pixels])), strict=True)
+            ],
+            failed=lambda named, error: Prediction(named[0], (), error),
+        )
+
+
+class Predictor(ImageClassifier):
     """Classify and explain images with a trained model.
 
     Args:
@@ -139,32 +185,6 @@ class Predictor:
         """
         return self._in_torch.get()
 
-    def predict(self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5) -> list[Prediction]:
-        """Classify images; an unusable file yields a prediction with an error instead of raising.
-
-        Args:
-            inputs: files, folders, glob patterns, Pillow images or uint8 arrays, or one of them.
-            top: number of classes per prediction.
-
-        Raises:
-            DataError: a folder or pattern holds no image, or nothing was given.
-        """
-        return list(self.predict_each(inputs, top=top))
-
-    def predict_each(
-        self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5
-    ) -> Iterator[Prediction]:
-        """Classify images like ``predict``, lazily batch by batch, for long lists."""
-        yield from answer_in_order(
-            chunks_of(name_inputs(inputs), self.batch_size),
-            read=lambda named: self.read(named[1]),
-            run=lambda named, pixels: [
-                Prediction.most_probable(name, probabilities, self.class_names, top)
-                for (name, _), probabilities in zip(named, self.classify(torch.stack([*pixels])), strict=True)
-            ],
-            failed=lambda named, error: Prediction(named[0], (), error),
-        )
-
     def explain(self, image: ImageInput) -> Explanation:
         """Classify one image and record the attention of every layer and head.
 
@@ -188,15 +208,9 @@ class Predictor:
         return explain_image(self.model, batch, pixels, name=name, class_names=self.class_names, layer=layer)
 
     def read(self, image: OneImage) -> UInt8[Tensor, "3 height width"]:
-        """Resize one image to the model's input size, as in training.
-
-        Raises:
-            DataError: the image cannot be read, or contains NaN or infinite values.
-        """
         return read_image(self.preprocessing, image)
 
     def classify(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch classes"]:
-        """Return the class probabilities of images from ``read``, on the CPU."""
         (logits,) = self.engine.run((self.preprocessing.normalise(pixels),))
         return logits.softmax(dim=-1)
 

@@ -68,7 +68,7 @@ class ServedCLIP:
 
     def answer(self, works: Sequence[ZeroShotWork]) -> Sequence[dict[str, Any]]:
         classifier = self._classifier(works[0].labels)
-        probabilities = classifier.probabilities(torch.stack([work.pixels for work in works]))
+        probabilities = classifier.classify(torch.stack([work.pixels for work in works]))
         return [
             Prediction.most_probable(work.name, row, classifier.class_names, work.top).to_json()
             for work, row in zip(works, probabilities, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -14,15 +14,14 @@ from torch import Tensor, nn
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.feature_cache import digest_of
-from vitrail.data.inputs import ImageInput, name_inputs
+from vitrail.data.inputs import OneImage
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModel
 from vitrail.tasks.classification.opening import recognises as holds_classes
-from vitrail.tasks.classification.predictor import Prediction
+from vitrail.tasks.classification.predictor import ImageClassifier
 from vitrail.tasks.contract import Sentences, Task
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-from vitrail.tasks.predicting import answer_in_order, chunks_of
 from vitrail.tasks.registry import TASKS, task_of_source
 
 SLOT = "{}"
@@ -99,7 +98,7 @@ def embed_classes(
     return F.normalize(vectors.mean(dim=1), dim=-1)
 
 
-class ZeroShotClassifier:
+class ZeroShotClassifier(ImageClassifier):
     """Classify an image by its nearest class prompt.
 
     Args:
@@ -135,38 +134,13 @@ class ZeroShotClassifier:
             if isinstance(source, ImageTextEncoder)
             else ImageTextEncoder(source, device=device, batch_size=batch_size)
         )
+        self.batch_size = self.encoder.batch_size
         self.class_embeddings = embed_classes(self.encoder, self.class_names, self.templates)
 
-    def predict(self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5) -> list[Prediction]:
-        """Classify images; an unusable file yields a prediction with an error instead of raising.
+    def read(self, image: OneImage) -> UInt8[Tensor, "3 height width"]:
+        return self.encoder.read(image)
 
-        Args:
-            inputs: files, folders, glob patterns, Pillow images or uint8 arrays, or one of them.
-            top: number of classes per prediction.
-
-        Raises:
-            DataError: a folder or pattern holds no image, or nothing was given.
-        """
-        return list(self.predict_each(inputs, top=top))
-
-    def predict_each(
-        self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5
-    ) -> Iterator[Prediction]:
-        """Classify images like ``predict``, lazily batch by batch, for long lists."""
-        yield from answer_in_order(
-            chunks_of(name_inputs(inputs), self.encoder.batch_size),
-            read=lambda named: self.encoder.read(named[1]),
-            run=lambda named, pixels: [
-                Prediction.most_probable(name, row, self.class_names, top)
-                for (name, _), row in zip(named, self.probabilities(torch.stack([*pixels])), strict=True)
-            ],
-            failed=lambda named, error: Prediction(named[0], (), error),
-        )
-
-    def probabilities(
-        self, pixels: UInt8[Tensor, "images 3 height width"]
-    ) -> Float[Tensor, "images classes"]:
-        """Return the class probabilities of prepared images."""
+    def classify(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch classes"]:
         embeddings = self.encoder.embed_pixels(pixels)
         return (self.encoder.scale * embeddings @ self.class_embeddings.T).softmax(dim=-1)
 
