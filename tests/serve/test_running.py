@@ -20,13 +20,22 @@ import pytest
 
 from making.served_models import NAMES, picture, running, small_classifier
 from making.small_translators import small_translator
+from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models.checkpoint import LoadedModel, save_model
-from vitrail.serve import ServeSettings, protocol, serve
+from vitrail.serve import protocol, serve
 from vitrail.serve.app import MAX_EXPLANATIONS
 from vitrail.serve.hosting import Hosting
 from vitrail.serve.running import Listening, ModelFailed, ModelLoaded, Stopping, bind, name_sources
-from vitrail.serve.settings import TOKEN_VARIABLE, find_token
+from vitrail.serve.server import build_server
+from vitrail.serve.settings import (
+    MOST_TIMEOUT_S,
+    MOST_UPLOAD_MB,
+    MOST_WAIT_MS,
+    TOKEN_VARIABLE,
+    ServeSettings,
+    find_token,
+)
 
 WAIT_S = 30.0
 
@@ -355,3 +364,27 @@ def test_tokens_come_from_a_file_or_the_environment(tmp_path: Path, monkeypatch:
         find_token(tmp_path / "short")
     with pytest.raises(ConfigError, match="cannot be read"):
         find_token(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", ["max_wait_ms", "timeout_s", "max_upload_mb"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300])
+def test_amounts_without_an_end_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ServeSettings.from_tree({name: value})
+
+
+def test_the_largest_amounts_can_be_used() -> None:
+    settings = ServeSettings(timeout_s=MOST_TIMEOUT_S, max_upload_mb=MOST_UPLOAD_MB, max_wait_ms=MOST_WAIT_MS)
+
+    assert settings.max_upload_bytes == 10**12
+    assert build_server({}, settings).server.config.timeout_graceful_shutdown == 2 * 86_400 + 5
+
+
+@pytest.mark.parametrize("option", ["--timeout", "--max-upload-mb", "--max-wait-ms"])
+def test_the_command_says_which_amount_is_not_finite(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["serve", "nowhere", option, "inf"])
+
+    error = capsys.readouterr().err
+    assert code == 2
+    assert option[2:].replace("-", "_") in error
+    assert "finite number" in error

@@ -41,7 +41,8 @@ def bench(
         json: File to write all figures to.
     """
     from vitrail.cli import show as terminal
-    from vitrail.cli.show.studies import show_bench, show_bench_stage
+    from vitrail.cli.show.lines import show_stage
+    from vitrail.cli.show.studies import show_bench
     from vitrail.studies.benching import bench_model
 
     report = bench_model(
@@ -53,7 +54,7 @@ def bench(
         data=data,
         threads=threads,
         rounds=rounds,
-        on_stage=show_bench_stage,
+        on_stage=show_stage,
     )
     show_bench(report)
     if json is not None:

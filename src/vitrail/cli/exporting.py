@@ -58,7 +58,8 @@ def export(
         return _export_translator(run, folder, quantization)
     _refuse({"--quantization": quantization}, f"--format {format_}", "Choose --precision int8")
 
-    from vitrail.cli.show.running import show_package, show_stage
+    from vitrail.cli.show.lines import show_stage
+    from vitrail.cli.show.running import show_package
     from vitrail.engines.export.comparison import DEFAULT_LOSS_POINTS
     from vitrail.studies.exporting import export as export_images
 

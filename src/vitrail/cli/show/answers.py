@@ -6,10 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
-
-from vitrail.cli.show.lines import make_table, show_errors, show_lines
+from vitrail.cli.show.lines import show_errors, show_lines, show_table
 
 if TYPE_CHECKING:
     from vitrail.tasks.contract import FileResults
@@ -18,13 +15,8 @@ if TYPE_CHECKING:
 
 def show_results(results: FileResults) -> None:
     """Print a table of predictions with its notes; errors go to stderr."""
-    table = make_table(*results.columns)
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for row in results.rows:
-        table.add_row(*(Text(cell, overflow="fold") for cell in row))
-    if table.row_count:
-        Console().print(table)
+    if results.rows:
+        show_table(results.columns, results.rows, texts=(0, 1))
     show_errors(results.errors)
     show_lines(results.notes)
 
@@ -39,11 +31,11 @@ def show_unknown_words(words: Sequence[str]) -> None:
 
 def show_retrieval(found: Retrieval) -> None:
     """Print the results of each query, nearest first; errors go to stderr."""
-    table = make_table("query", "found", "cosine")
-    table.columns[2].justify = "right"
-    for result in found.results:
-        for place, match in enumerate(result.matches):
-            table.add_row(Text(result.query if place == 0 else ""), Text(match.name), f"{match.cosine:.3f}")
-    if table.row_count:
-        Console().print(table)
+    rows = [
+        ("" if rank else result.query, match.name, f"{match.cosine:.3f}")
+        for result in found.results
+        for rank, match in enumerate(result.matches)
+    ]
+    if rows:
+        show_table(("query", "found", "cosine"), rows, texts=(0, 1))
     show_errors(found.errors)

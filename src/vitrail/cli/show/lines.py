@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 MAX_WIDTH = 80
 
@@ -46,7 +48,7 @@ def show_lines(lines: Iterable[str]) -> None:
 def show_signature(signature: Mapping[str, str]) -> None:
     """Print a signature."""
     line = "|".join(f"{name}:{value}" for name, value in signature.items())
-    show_lines(wrap(line, MAX_WIDTH, break_on_hyphens=False, break_long_words=False))
+    show_wrapped(line)
 
 
 def show_errors(errors: Iterable[tuple[str, str]]) -> None:
@@ -66,9 +68,58 @@ def is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def show_wrapped(text: str, indent: str = "") -> None:
+    """Print text in lines of 80 columns; ``indent`` begins all but the first."""
+    show_lines(
+        wrap(text, MAX_WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    )
+
+
+def show_stage(stage: str) -> None:
+    """Print the current stage to stderr."""
+    lines = wrap(f"vitrail: {stage}", MAX_WIDTH, subsequent_indent="  ", break_long_words=False)
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.flush()
+
+
 def make_table(*columns: str) -> Table:
     """Return an empty table in the common style."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def show_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    texts: Collection[int] = (0,),
+    width: int | None = None,
+    padding: int = 2,
+) -> None:
+    """Print a table; without column names only its rows.
+
+    Args:
+        texts: columns of text, which may fold; the others are numbers.
+        width: of the terminal (default: as it is).
+        padding: spaces between columns.
+    """
+    table = make_table(*header)
+    table.show_header, table.padding = any(header), (0, padding, 0, 0)
+    for number, column in enumerate(table.columns):
+        if number not in texts:
+            column.justify, column.no_wrap = "right", True
+    for row in rows:
+        table.add_row(*(Text(cell, overflow="fold") for cell in row))
+    Console(width=width).print(table)
+
+
+def show_facts(facts: Iterable[tuple[str, str]], width: int | None = None) -> None:
+    """Print labels with their texts."""
+    show_table(("", ""), facts, texts=(0, 1), width=width)
+
+
+def on_two_lines(cell: str) -> str:
+    """Put a value above its range or interval, so that all columns fit."""
+    return cell.replace(" (", "\n", 1).replace(" to ", "..").rstrip(")")

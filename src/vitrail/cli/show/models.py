@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 from collections.abc import Iterator
 from itertools import zip_longest
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from vitrail.cli.show.lines import MAX_WIDTH, make_table, show_lines
+from vitrail.cli.show.lines import (
+    MAX_WIDTH,
+    make_table,
+    on_two_lines,
+    show_facts,
+    show_lines,
+    show_table,
+    show_wrapped,
+)
 
 if TYPE_CHECKING:
     from vitrail.interpret.learned import Learned
     from vitrail.models.contract import ModelConfig
-    from vitrail.models.describe import AttentionCard, Card
+    from vitrail.models.describe import AttentionCard, Card, PartCard
 
 
 def show_models() -> None:
@@ -68,57 +74,47 @@ def show_card(card: Card) -> None:
         )
     )
     console.print()
-    console.print(_make_parts_table(card))
+    header = ("part", "parameters", "M MACs", "M activations", "positions", "width")
+    show_table(header, map(_part_row, card.parts))
     if card.attention:
         console.print()
-        console.print(_make_attention_table(card))
+        header = ("attention", "heads", "windows", "queries x keys", "elements", "global")
+        show_table(header, _attention_rows(card))
         console.print(Text("elements of one head; global: of all tokens of the grid with one another"))
     console.print()
-    notes = make_table("", "")
-    notes.show_header = False
-    for label, text in _card_notes(card):
-        notes.add_row(label, Text(text))
-    console.print(notes)
+    show_facts(_card_notes(card))
 
 
-def _make_parts_table(card: Card) -> Table:
-    table = make_table("part", "parameters", "M MACs", "M activations", "cells", "width")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for part in card.parts:
-        rows, columns = part.grid or (0, 0)
-        table.add_row(
-            part.name,
-            f"{part.parameters:,}",
-            f"{part.macs / 1e6:,.1f}" if part.macs else "",
-            f"{part.activations / 1e6:,.3f}" if part.activations else "",
-            f"{rows}x{columns} = {rows * columns:,}" if part.grid else "",
-            str(part.width or ""),
-        )
-    return table
+def _part_row(part: PartCard) -> list[str]:
+    rows, columns = part.grid or (0, 0)
+    return [
+        part.name,
+        f"{part.parameters:,}",
+        f"{part.macs / 1e6:,.1f}" if part.macs else "",
+        f"{part.activations / 1e6:,.3f}" if part.activations else "",
+        f"{rows}x{columns} = {rows * columns:,}" if part.grid else "",
+        str(part.width or ""),
+    ]
 
 
-def _make_attention_table(card: Card) -> Table:
-    """Return one row per group of layers with the same role and figures."""
-    table = make_table("attention", "heads", "windows", "queries x keys", "elements", "global")
-    for column in table.columns[1:]:
-        column.justify = "right"
+def _attention_rows(card: Card) -> Iterator[list[str]]:
+    """Yield one row per group of layers with the same role and figures."""
     runs: dict[tuple[object, ...], list[AttentionCard]] = {}
     for layer in card.attention:
         names = layer.layer.split(".")
         figures = layer.model_dump(exclude={"layer"}).values()
         runs.setdefault((names[0], names[-1], *figures), []).append(layer)
-    for first, *others in runs.values():
-        names = [layer.layer.removesuffix(".mixer") for layer in (first, *others)]
-        table.add_row(
-            Text(_span(names[0], names[-1])),
+    for group in runs.values():
+        first, *_ = group
+        names = [layer.layer.removesuffix(".mixer") for layer in group]
+        yield [
+            _span(names[0], names[-1]),
             str(first.heads),
             str(first.windows),
             f"{first.queries:,} x {first.keys:,}",
             f"{first.elements:,}",
             f"{first.global_elements:,}",
-        )
-    return table
+        ]
 
 
 def _span(first: str, last: str) -> str:
@@ -160,7 +156,10 @@ def _card_notes(card: Card) -> Iterator[tuple[str, str]]:
         yield "answer", f"embeddings of {card.embedding_dim} values for images and texts alike"
         yield "any size", card.size_policy
     if isinstance(card, CaptionCard):
-        yield "answer", f"captions of {card.vocabulary_size:,} tokens, read from the cells of {card.encoder}"
+        yield (
+            "answer",
+            f"captions of {card.vocabulary_size:,} tokens, read from the feature map of {card.encoder}",
+        )
         yield "any size", card.size_policy
     if isinstance(card, ImageCard):
         yield "any size", f"at least {card.min_size}x{card.min_size} pixels; {card.size_policy}"
@@ -183,20 +182,14 @@ def show_benchmarks() -> None:
     from vitrail.tasks.classification.benchmark_reading import find_folder
     from vitrail.tasks.classification.benchmarks import BENCHMARKS
 
-    table = make_table("name", "data set", "classes", "here")
-    table.columns[2].justify = "right"
-    for benchmark in BENCHMARKS.values():
-        is_here = "yes" if find_folder(benchmark) is not None else "-"
-        table.add_row(
-            Text(benchmark.name), Text(benchmark.title), Text(f"{benchmark.num_classes:,}"), Text(is_here)
-        )
-    Console(width=MAX_WIDTH).print(table)
-    show_lines(
-        [
-            "",
-            "vtab-1k stands for all tasks of VTAB with vitrail probe; here: below the",
-            "folder VITRAIL_DATA.",
-        ]
+    rows = [
+        (each.name, each.title, f"{each.num_classes:,}", "-" if find_folder(each) is None else "yes")
+        for each in BENCHMARKS.values()
+    ]
+    show_table(("name", "data set", "classes", "here"), rows, texts=(0, 1, 3), width=MAX_WIDTH)
+    show_lines([""])
+    show_wrapped(
+        "vtab-1k stands for all tasks of VTAB with vitrail probe; here: below the folder VITRAIL_DATA."
     )
 
 
@@ -259,22 +252,8 @@ def show_learned(found: Learned) -> None:
     if found.heads is not None:
         header, rows = layer_table(found.heads)
         shown = header[:5]  # as many as fit; nats are on the page
-        table = make_table(*shown)
-        for name, column in zip(shown, table.columns, strict=True):
-            if name != "name":
-                column.justify = "right"
-        for row in rows:
-            table.add_row(*map(_on_two_lines, row[:5]))
-        Console().print(table)
-        _show_wrapped(measured_on(found.heads))
+        texts = [place for place, name in enumerate(shown) if name == "name"]
+        show_table(shown, [[*map(on_two_lines, row[:5])] for row in rows], texts=texts)
+        show_wrapped(measured_on(found.heads))
     for names, reason in reasons(found):
-        _show_wrapped(f"not drawn: {names}: {reason}")
-
-
-def _on_two_lines(cell: str) -> str:
-    """Put a mean above its range, so that all columns fit."""
-    return cell.replace(" (", "\n", 1).replace(" to ", "..").rstrip(")")
-
-
-def _show_wrapped(text: str) -> None:
-    show_lines(textwrap.wrap(text, MAX_WIDTH, break_on_hyphens=False, break_long_words=False))
+        show_wrapped(f"not drawn: {names}: {reason}")

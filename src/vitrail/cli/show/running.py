@@ -5,13 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from vitrail.cli.show.lines import MAX_WIDTH, is_first_process, make_table, show_lines, show_signature
+from vitrail.cli.show.lines import (
+    MAX_WIDTH,
+    is_first_process,
+    show_facts,
+    show_lines,
+    show_signature,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from vitrail.data.findings import Verdict
@@ -42,7 +48,7 @@ def show_training() -> Iterator[OnPipelineEvent]:
             if isinstance(event, Checked):
                 _show_verdict(console, event.verdict)
             elif isinstance(event, Prepared):
-                _show_choices(console, event)
+                _show_choices(event)
             elif isinstance(event, Began):
                 console.print(Text(f"run {event.folder}"), soft_wrap=True)
                 progress = stack.enter_context(show_progress(console))  # not while the data is checked
@@ -75,11 +81,8 @@ def _show_verdict(console: Console, verdict: Verdict) -> None:
     console.print("choosing, and measuring a few steps ...")
 
 
-def _show_choices(console: Console, prepared: Prepared) -> None:
-    table = make_table("setting", "value", "reason")
-    for setting, value, reason in prepared.choices:
-        table.add_row(Text(setting), Text(value), Text(reason))
-    console.print(table)
+def _show_choices(prepared: Prepared) -> None:
+    show_table(("setting", "value", "reason"), prepared.choices, texts=(0, 1, 2))
 
 
 def _score_lines(scores: Mapping[str, float]) -> list[str]:
@@ -87,22 +90,10 @@ def _score_lines(scores: Mapping[str, float]) -> list[str]:
     return [f"{name:<{width}}  {score:.4f}" for name, score in scores.items()]
 
 
-def show_stage(stage: str) -> None:
-    """Print the current stage to stderr."""
-    lines = wrap(f"vitrail: {stage}", MAX_WIDTH, subsequent_indent="  ", break_long_words=False)
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
-    sys.stderr.flush()
-
-
 def show_package(package: Package) -> None:
     """Print where a package is, its inputs, and how it compares with the model in torch."""
     show_lines([str(package.folder)])
-    table = make_table("", "")
-    table.show_header = False
-    for label, text in _rows(package):
-        table.add_row(label, Text(text))
-    console = Console(width=MAX_WIDTH) if not sys.stdout.isatty() else Console()
-    console.print(table)
+    show_facts(_rows(package), None if sys.stdout.isatty() else MAX_WIDTH)
 
 
 def _rows(package: Package) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -13,7 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from vitrail.cli.show.lines import MAX_WIDTH, make_table, show_lines, show_signature
+from vitrail.cli.show.lines import (
+    MAX_WIDTH,
+    on_two_lines,
+    show_lines,
+    show_signature,
+    show_table,
+    show_wrapped,
+)
 from vitrail.core.duration import format_duration
 
 if TYPE_CHECKING:
@@ -56,7 +63,7 @@ def show_calibration(found: Calibration) -> None:
     from vitrail.studies.calibrating import HEADER, score_rows
 
     header = (*HEADER[:2], f"{HEADER[2]} {found.temperature:.3f}")
-    _show_rows(header, score_rows(found.before, found.after))
+    show_table(header, score_rows(found.before, found.after), width=MAX_WIDTH)
     show_signature(found.signature)
 
 
@@ -72,7 +79,7 @@ def show_robustness(found: Robustness) -> None:
     from vitrail.studies.robustness import table_header, table_rows
 
     show_lines([f"errors on clean images: {100 * found.clean:.1f} %; on corrupted ones, by severity:"])
-    _show_rows(table_header(found), table_rows(found))
+    show_table(table_header(found), table_rows(found), width=MAX_WIDTH)
     show_signature(found.signature)
 
 
@@ -84,21 +91,11 @@ def show_vtab(scores: VtabScores) -> None:
         rows += [[task.title, _cell_of(task)] for task in tasks]
         rows.append([f"mean of {group}", _percent(mean)])
     rows.append(["mean of all 19 tasks", _percent(scores.mean)])
-    _show_rows(("task", "accuracy, %"), rows)
+    show_table(("task", "accuracy, %"), rows, width=MAX_WIDTH)
     for task in scores.tasks:
         if task.error:
-            show_lines(wrap(f"{task.title} failed: {task.error}", MAX_WIDTH, break_on_hyphens=False))
+            show_wrapped(f"{task.title} failed: {task.error}")
     show_signature(scores.signature)
-
-
-def _show_rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table whose first column is text and whose others are numbers."""
-    table = make_table(*header)
-    for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console(width=MAX_WIDTH).print(table)
 
 
 def _cell_of(task: TaskScore) -> str:
@@ -125,28 +122,12 @@ def show_faithfulness(found: Faithfulness) -> None:
     """Print one row per method, lowest deletion first, with 95 % intervals below."""
     from vitrail.studies.faithfulness import header, table_rows
 
-    table = make_table(*header(found))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in table_rows(found):
-        table.add_row(row[0], *(_on_two_lines(cell) for cell in row[1:]))
-    Console().print(table)
+    show_table(header(found), [[row[0], *map(on_two_lines, row[1:])] for row in table_rows(found)])
     Console().print("deletion: lower is better; insertion: higher is better", style="dim")
-
-
-def _on_two_lines(cell: str) -> str:
-    """Put a value above its interval, so that all columns fit."""
-    return cell.replace(" (", "\n", 1).replace(" to ", "..").rstrip(")")
 
 
 LABELS = 24  # columns of engine and precision
 HEADER = f"{'engine':12}{'precision':12}{'images/s':>9}{'p50 ms':>9}{'p99 ms':>9}{'MiB':>8}{'ceiling':>9}"
-
-
-def show_bench_stage(stage: str) -> None:
-    """Print the current stage to stderr."""
-    sys.stderr.write(f"vitrail: {stage}\n")
-    sys.stderr.flush()
 
 
 def show_bench(report: BenchReport) -> None:
@@ -220,10 +201,12 @@ def show_comparison(compared: Compared) -> None:
 
     comparison, console = compared.comparison, Console()
     header, rows = comparison_table(comparison)
-    _show_table(console, *fit_columns(header, rows, min(console.width, MAX_WIDTH)))
+    # The longest names leave no more room in 80 columns than for a padding of one.
+    show_table(*fit_columns(header, rows, min(console.width, MAX_WIDTH)), padding=1)
     if 0 < len(comparison.pairs) <= MOST_PAIRS:
         show_lines([""])
-        _show_pairs(console, comparison)
+        header = ["higher", "lower", comparison.words.label, "95 %", "p", "Holm", ""]
+        show_table(header, list(_pair_rows(comparison)), texts=(0, 1, 6), padding=1)
     show_lines([""])
     for sentence in comparison.statements:
         show_lines(textwrap.wrap(sentence, min(console.width, MAX_WIDTH), subsequent_indent="  "))
@@ -295,37 +278,20 @@ class _PlainLines:
         self._console.print(Text(line), soft_wrap=True)
 
 
-def _show_table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = make_table(*header)
-    table.padding = (0, 1, 0, 0)  # the longest names leave no more room in 80 columns
-    table.columns[0].no_wrap = True
-    for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table)
-
-
-def _show_pairs(console: Console, comparison: Comparison) -> None:
+def _pair_rows(comparison: Comparison) -> Iterator[list[str]]:
     from vitrail.studies.comparison_page import format_p
 
-    words = comparison.words
-    table = make_table("higher", "lower", words.label, "95 %", "p", "Holm", "")
-    table.padding = (0, 1, 0, 0)
-    for column in table.columns[2:6]:
-        column.justify, column.no_wrap = "right", True
+    factor = comparison.words.factor
     for test in comparison.pairs:
-        cells = [
+        yield [
             test.first,
             test.second,
-            f"{words.factor * test.difference:+.1f}",
-            f"{words.factor * test.lower:+.1f} to {words.factor * test.upper:+.1f}",
+            f"{factor * test.difference:+.1f}",
+            f"{factor * test.lower:+.1f} to {factor * test.upper:+.1f}",
             format_p(test.p),
             format_p(test.p_corrected),
-            "shown" if test.is_shown else "not shown",
+            "significant" if test.is_shown else "",
         ]
-        table.add_row(*map(Text, cells))
-    console.print(table)
 
 
 def _time_left(event: RunBegan) -> str:
