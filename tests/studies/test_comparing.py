@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import random
 from pathlib import Path
 
 import pytest
 
 from making.box_folders import make_scenes, write_coco
+from making.small_runs import write_corpus
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.models import build_from_settings
@@ -173,14 +173,7 @@ def test_models_are_compared_too(commands, image_folder, tmp_path):
 def corpus(tmp_path: Path) -> Path:
     """Hold 60 short pairs to train on, and a test of 9."""
     pytest.importorskip("sentencepiece", reason="needs the extra translation")
-    words = {"a": "ein", "dog": "Hund", "man": "Mann", "runs": "rennt", "sees": "sieht", "big": "grosser"}
-    folder, draw = tmp_path / "corpus", random.Random(0)
-    folder.mkdir()
-    for split, count in (("train", 60), ("test", 9)):
-        rows = [[draw.choice(list(words)) for _ in range(draw.randint(2, 7))] for _ in range(count)]
-        (folder / f"{split}.en").write_text("".join(" ".join(row) + "\n" for row in rows))
-        (folder / f"{split}.de").write_text("".join(" ".join(words[w] for w in row) + "\n" for row in rows))
-    return folder
+    return write_corpus(tmp_path / "corpus", train=60, test=9)
 
 
 PAIRS = {

@@ -111,20 +111,20 @@ def test_runs_of_one_name_are_averaged():
 
 def test_no_difference_is_claimed_that_is_not_shown(comparison):
     leader, *others = state(comparison)
-    assert leader == ("pooling has the highest accuracy, 90.0%; no difference to attention is shown.")
+    assert leader == ("pooling has the highest accuracy, 90.0%; no significant difference to attention.")
     assert others == [
         "Intervals are over test images, 95 %; what another seed would give is not in them: give --seeds 3 "
-        "or more to know. A difference is shown where p is below 0.05 and its interval excludes zero."
+        "or more to know. A difference is significant where p is below 0.05 and its interval excludes zero."
     ]
 
 
 @pytest.mark.parametrize(
-    ("p", "lower", "is_shown"), [(0.049, 0.01, True), (0.051, 0.01, False), (0.001, -0.01, False)]
+    ("p", "lower", "is_significant"), [(0.049, 0.01, True), (0.051, 0.01, False), (0.001, -0.01, False)]
 )
-def test_a_difference_needs_both_a_small_p_and_an_interval_without_zero(comparison, p, lower, is_shown):
+def test_a_difference_needs_both_a_small_p_and_an_interval_without_zero(comparison, p, lower, is_significant):
     changed = comparison.model_copy(update={"pairs": (pair_of("pooling", "attention", p, lower=lower),)})
     better = "is better than attention by more than the choice of test images explains" in state(changed)[0]
-    assert better == is_shown
+    assert better == is_significant
 
 
 def test_what_others_than_the_first_differ_in_is_named(comparison):
@@ -142,8 +142,8 @@ def test_what_others_than_the_first_differ_in_is_named(comparison):
     )
     leader, others, *_ = state(changed)
     assert "better than lstm" in leader
-    assert "no difference to attention is shown" in leader
-    assert others == "Shown as well: attention over lstm."
+    assert "no significant difference to attention" in leader
+    assert others == "Also significant: attention over lstm."
 
 
 def test_pairs_that_were_not_tested_are_called_so(comparison):
@@ -163,9 +163,9 @@ def test_runs_of_very_different_length_are_called_so(comparison):
 def test_short_runs_are_no_ranking(comparison):
     runs = tuple(run_of(name, steps=20) for name in ("pooling", "attention"))
     short = comparison.model_copy(update={"runs": runs})
-    assert any("no ranking" in s and "a longer budget" in s for s in state(short))
+    assert any("do not rank" in s and "a longer budget" in s for s in state(short))
     counted = short.model_copy(update={"changes": {"train.steps": 20}})
-    assert any("no ranking" in s and "more steps" in s for s in state(counted))
+    assert any("do not rank" in s and "more steps" in s for s in state(counted))
 
 
 def test_conditions_name_time_or_steps_and_what_all_share(comparison):
@@ -212,7 +212,7 @@ def test_the_page_holds_what_it_says_pictures_tables_failures_and_links(comparis
     for name in ("scores with intervals", "curves by time", "curves by step", "accuracy against MACs"):
         assert f'aria-label="{name}"' in page
     assert "http:" not in page.replace("http://www.w3.org", "")
-    assert "no difference to attention is shown" in page
+    assert "no significant difference to attention" in page
     assert "<td>pooling - attention</td>" in page
     assert "the loss &lt;b&gt;became&lt;/b&gt; NaN" in page
     assert 'href="pooling-seed3/report.html"' in page

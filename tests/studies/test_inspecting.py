@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
 from making.caption_folders import write_csv
 from making.clip_folder import write_clip_folder
 from making.image_folders import write_image_folder
+from making.saved_vit import CHANGES, save_vit
 from making.small_translators import small_translator
 from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
@@ -23,34 +22,12 @@ from vitrail.tasks.classification.settings import ClassificationExperiment, Imag
 from vitrail.train.run import Run
 from vitrail.train.settings import TrainSettings
 
-VIT = {
-    "image_size": (12, 8),
-    "patch_size": 2,
-    "stem": "patch",
-    "width": 12,
-    "depth": 2,
-    "num_heads": 2,
-    "num_classes": 3,
-}
 MIXER = {"image_size": (8, 8), "patch_size": 4, "width": 12, "depth": 1, "num_classes": 3}
-
-
-def save(folder: Path, name: str, **changes: Any) -> Path:
-    torch.manual_seed(3)
-    save_model(
-        folder,
-        build(name, **changes),
-        model_settings=model_settings(name, **changes),
-        preprocessing=Preprocessing(image_size=changes["image_size"]).model_dump(mode="json"),
-        class_names=["blue", "green", "red"],
-        about={},
-    )
-    return folder
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    return save(tmp_path / "model", "vit_nano", **VIT)
+    return save_vit(tmp_path / "model")
 
 
 @pytest.fixture
@@ -59,11 +36,11 @@ def trained(tmp_path: Path) -> Path:
     photos = write_image_folder(tmp_path / "photos", per_class=6)
     experiment = ClassificationExperiment(
         data=ImageDataSettings(source=str(photos), image_size=(12, 8)),
-        model=model_settings("vit_nano", **VIT),
+        model=model_settings("vit_nano", **CHANGES, num_classes=3),
         train=TrainSettings(steps=1, batch_size=2),
     )
     run = Run.create(tmp_path / "runs", experiment, [], name="tiny")
-    save(run.model_folder, "vit_nano", **VIT)
+    save_vit(run.model_folder)
     return run.path
 
 
@@ -137,7 +114,15 @@ def test_other_images_need_no_labels_and_broken_ones_are_passed_over(saved: Path
 
 
 def test_a_model_without_positions_and_attention_says_so(tmp_path: Path) -> None:
-    found = inspect_learned(save(tmp_path / "mixer", "mixer_s16", **MIXER))
+    save_model(
+        tmp_path / "mixer",
+        build("mixer_s16", **MIXER),
+        model_settings=model_settings("mixer_s16", **MIXER),
+        preprocessing=Preprocessing(image_size=(8, 8)).model_dump(mode="json"),
+        class_names=["blue", "green", "red"],
+        about={},
+    )
+    found = inspect_learned(tmp_path / "mixer")
 
     assert found.filters is not None
     assert found.positions == ()

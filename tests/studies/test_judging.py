@@ -90,14 +90,14 @@ def test_several_seeds_have_an_interval_over_seeds_and_must_pass_both_tests():
     assert test.test == "welch and bootstrap"
     assert test.p == pytest.approx(over_seeds.p)  # the greater one: seeds differ by more than the models
     assert (test.lower, test.upper) == pytest.approx((over_seeds.lower, over_seeds.upper))
-    assert not test.is_shown
+    assert not test.is_significant
 
 
 def test_steady_seeds_leave_the_doubt_to_the_test_samples():
     correct = {"good-0": 100, "bad-0": 99, "good-1": 100, "bad-1": 99}
     (test,) = judge(Path(), compared(correct), MadeUp(correct)).pairs
     assert test.p > 0.2
-    assert not test.is_shown
+    assert not test.is_significant
 
 
 def test_one_seed_is_not_tested_against_several():

@@ -99,13 +99,6 @@ def test_every_choice_is_stored_with_its_reason(whole: Path) -> None:
     assert read_json(whole / "verdict.json")["usable"]
 
 
-def test_a_run_repeated_from_its_settings_gives_the_same_bits(whole: Path) -> None:
-    repeated = go_on(source="digits", config=whole / "config.json", output=whole.parent, name="repeated")
-
-    assert weights_of(repeated) == weights_of(whole)
-    assert read_json(repeated / "config.json") == read_json(whole / "config.json")
-
-
 def test_a_run_interrupted_and_resumed_gives_the_same_bits(whole: Path) -> None:
     def interrupt(event: PipelineEvent) -> None:
         if isinstance(event, Stepped) and event.step == 3:
@@ -189,15 +182,6 @@ def test_the_run_is_told_of_before_its_first_step(tmp_path: Path) -> None:
 
     assert [type(event).__name__ for event in told] == ["Checked", "Prepared", "Began"]
     assert told[-1] == Began(tmp_path / "first")
-
-
-def test_an_evaluation_gives_the_score_of_the_report(whole: Path) -> None:
-    stored = Report.load(whole / "report.json")
-
-    report = evaluate(whole, "digits")
-
-    assert report.scores == stored.scores
-    assert report.signature == stored.signature
 
 
 def test_a_copied_model_folder_is_evaluated_too(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:

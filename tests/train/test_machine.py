@@ -89,7 +89,7 @@ def test_plain_lines_say_what_happened() -> None:
         for event in EVENTS:
             listen(event)
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "going on after step 2 of 5"
+    assert lines[0] == "resuming after step 2 of 5"
     assert lines[1] == "step 4, validation accuracy 0.5000"
     assert lines[2] == "the machine is faster than measured before: 7 steps instead of 5"
     assert lines[3].startswith("step 7/7, loss 0.250, correct 0.750, 64 samples/s")

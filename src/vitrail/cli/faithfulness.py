@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from vitrail.cli.app import Count, Flag, app
+from vitrail.cli.app import Count, Flag, app, split_names
 
 
 @app.command(help_epilogue="Example: vitrail faithfulness runs/photos photos/ --images 100")
@@ -46,7 +46,7 @@ def faithfulness(
     from vitrail.studies.faithfulness import write_faithfulness
 
     check_picture_path(output)
-    names = None if methods is None else [name.strip() for name in methods.split(",") if name.strip()]
+    names = None if methods is None else split_names(methods)
     with terminal.show_images_done(images) as listen:
         found = measure(
             run,

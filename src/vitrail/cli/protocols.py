@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app
+from vitrail.cli.app import EXIT_SOME_FAILED, Flag, app, split_names
 from vitrail.core.errors import ConfigError
 
 USED_BY = {
@@ -168,7 +168,7 @@ def robustness(
         found, examples = measure_robustness(
             run,
             data,
-            corruptions=None if corruptions is None else _split_names(corruptions),
+            corruptions=None if corruptions is None else split_names(corruptions),
             severities=_numbers(severities),
             reference=reference,
             split=split,
@@ -220,12 +220,8 @@ def _options_of(protocol: str, **options: Any) -> dict[str, Any]:
     return given
 
 
-def _split_names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def _numbers(text: str) -> list[int]:
-    names = _split_names(text)
+    names = split_names(text)
     if not all(name.isdigit() for name in names):
         raise ConfigError(
             f"--severities was given {text!r}",

@@ -168,9 +168,9 @@ class Endpoints:
         if self.num_explanations >= MAX_EXPLANATIONS:
             raise RefusalError(
                 429,
-                f"{self.num_explanations} explanations are in the works already",
+                f"{self.num_explanations} explanations are in progress already",
                 expected=f"fewer than {MAX_EXPLANATIONS} at once",
-                remedy="Ask again after the seconds of Retry-After",
+                remedy="Retry after the seconds in Retry-After",
                 retry_after_s=2,
             )
         self.num_explanations += 1
@@ -209,9 +209,9 @@ class Endpoints:
         except TimeoutError:
             raise RefusalError(
                 504,
-                f"there was no answer within {self.settings.timeout_s:g} s",
-                expected="an answer by then",
-                remedy="Ask again with less, or start the server with a longer --timeout",
+                f"the prediction took longer than {self.settings.timeout_s:g} s",
+                expected="a prediction within that time",
+                remedy="Send fewer inputs, or start the server with a longer --timeout",
             ) from None
 
     async def _queue(

@@ -142,12 +142,9 @@ class BatchWorker:
                     f"{len(self)} inputs wait for the model {self.name} already",
                     expected=f"room for {count} more among {capacity}",
                     remedy="Ask again after the seconds of Retry-After",
-                    retry_after_s=self._seconds_until_free(),
+                    retry_after_s=min(max(math.ceil(len(self) * self._seconds_each), 1), LONGEST_RETRY_S),
                 )
             self._num_reserved += count
-
-    def _seconds_until_free(self) -> int:
-        return min(max(math.ceil(len(self) * self._seconds_each), 1), LONGEST_RETRY_S)
 
     def _run(self) -> None:
         while batch := self._next_batch():

@@ -7,24 +7,24 @@ from typing import Any, NamedTuple
 from vitrail.tasks.registry import TASKS
 from vitrail.tasks.serving import Options
 
-DESCRIPTION = """Models of images and texts: their answers, and what each answer was read from.
+DESCRIPTION = """Predictions of image and text models, and explanations of them.
 
-An image is sent as the body itself, as a form, or in JSON as base64; a text in JSON or as text/plain.
+Send an image as the body, as a form, or as base64 in JSON; a text in JSON or as text/plain.
 Every error is JSON: `{"error": {"status", "message", "given", "expected", "remedy"}}`.
-With several models, `model` says which.
-Where the server has a token, requests carry `Authorization: Bearer TOKEN`."""
+With several models, name one as `model`.
+If the server requires a token, send `Authorization: Bearer TOKEN`."""
 
 ERRORS = {
-    400: "The body cannot be taken apart",
-    401: "The token is missing or wrong",
-    404: "There is no such model",
-    408: "The upload took too long",
-    413: "The request, the image or the list is too large",
-    415: "The content type is another",
-    422: "The input or an option cannot be used",
-    429: "Too much waits already; Retry-After says for how long",
-    503: "The model is being loaded, or the server stops",
-    504: "The answer took too long",
+    400: "Malformed request body",
+    401: "Missing or wrong token",
+    404: "Unknown model",
+    408: "Upload timed out",
+    413: "Request, image or list too large",
+    415: "Unsupported content type",
+    422: "Unusable input or option",
+    429: "Too many requests in progress; see Retry-After",
+    503: "Model still loading, or server stopping",
+    504: "Prediction timed out",
 }
 ERROR_SCHEMA = {
     "type": "object",
@@ -106,7 +106,7 @@ def _asking(example: Any, schema: dict[str, Any], what: str) -> dict[int | str, 
 
 
 def _parameters() -> list[dict[str, Any]]:
-    named = {"model": {"type": "string", "description": "Its name; with one model it may be left out"}}
+    named = {"model": {"type": "string", "description": "Name of the model; optional with a single model"}}
     return [
         {"name": name, "in": "query", "required": False, "schema": schema}
         for name, schema in {**named, **_options()}.items()
@@ -150,16 +150,16 @@ EXPLAINED_SCHEMA = {
 OPERATIONS = {
     "/predict": Operation(
         "POST",
-        "Classes of images, boxes in images, captions, the nearest of any names, or translations",
-        "A result for each input, in their order. Of a list, an input that cannot be used has an error in "
-        "its place; where none can be used, and for a single input, the request is refused.",
+        "Classify, detect, caption, compare with names, or translate",
+        "One result per input, in order. In a list, an unusable input has an error in its place; if none can "
+        "be used, or for a single input, the request fails.",
         _asking(PREDICTED, PREDICTED_SCHEMA, "A result for each input"),
         EXTRA,
     ),
     "/explain": Operation(
         "POST",
-        "What an answer was read from: the attention of every layer and head",
-        "For one input. Maps are bytes, compressed by zlib and written in base64: `mean` over heads and "
+        "Explain one prediction: the attention of every layer and head",
+        "Maps are bytes, compressed by zlib, in base64: `mean` over heads and "
         "`heads`, each row of a query scaled from its smallest weight (0) to its largest (255); of "
         "translators the root of the weight times 255.",
         _asking(
@@ -169,18 +169,18 @@ OPERATIONS = {
         ),
         EXTRA,
     ),
-    "/models": Operation("GET", "The models, their classes and their options", "", _plain("A list"), {}),
+    "/models": Operation("GET", "List the models with their classes and options", "", _plain("A list"), {}),
     "/healthz": Operation(
-        "GET", "Whether the process works", "503 where it should be restarted.", _plain("It does"), {}
+        "GET", "Liveness", "503 if the process should be restarted.", _plain("Healthy"), {}
     ),
     "/readyz": Operation(
         "GET",
-        "Whether requests should be sent here",
-        "503 while models are loaded, where one could not be, and while the server stops.",
-        _plain("They should"),
+        "Readiness",
+        "503 while models load, if one failed to, and while the server stops.",
+        _plain("Ready"),
         {},
     ),
     "/metrics": Operation(
-        "GET", "Counters for Prometheus", "", _plain("Text of Prometheus", "text/plain"), {}
+        "GET", "Prometheus metrics", "", _plain("Prometheus text format", "text/plain"), {}
     ),
 }

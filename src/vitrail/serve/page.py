@@ -62,11 +62,11 @@ def front_page(hosting: Hosting, settings: ServeSettings, chosen: str | None) ->
 def docs_page() -> str:
     """Return the API documentation page of /openapi.json."""
     body = (
-        '<h1>Interface</h1><p class="soft">As <a href="openapi.json">openapi.json</a> describes it. '
+        '<h1>API</h1><p class="soft">Generated from <a href="openapi.json">openapi.json</a>. '
         '<a href="./">Try the models</a></p><p id="about"></p><div id="operations">'
         "<noscript>This page needs JavaScript.</noscript></div>"
     )
-    return _frame("Interface", body, ("docs.css",), ("docs.js",), None, None)
+    return _frame("API", body, ("docs.css",), ("docs.js",), None, None)
 
 
 def _frame(
@@ -111,7 +111,7 @@ def _bar(models: list[HostedModel], current: HostedModel, *, has_token: bool) ->
     return (
         f'<header class="topbar"><h1>{escape(current.name)}</h1>'
         f'<label class="chosen">Model <select id="model">{options}</select></label>{token}'
-        f'<span class="grow"></span><a href="docs">Interface</a>'
+        f'<span class="grow"></span><a href="docs">API</a>'
         f'<span class="soft small">Vitrail {__version__}</span></header>'
     )
 

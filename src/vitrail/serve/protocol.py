@@ -10,10 +10,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vitrail.tasks.serving import RefusalError, error_tree
 
-HEADERS_S = (
-    10.0  # from the connection, or the first byte of a request, to the end of its headers; and for what
-)
-# is left of a body that was answered before its end
+# From the connection, or the first byte of a request, to the end of its headers; and for the rest of a body
+# that was answered before its end.
+HEADERS_S = 10.0
 READING_S = 30.0  # maximum wait for a client to read on
 
 
@@ -59,9 +58,9 @@ class PatientProtocol(H11Protocol):
         """Answer malformed HTTP with JSON, like everything else."""
         refusal = RefusalError(
             400,
-            f"the request is no HTTP: {msg}",
-            expected="a request of HTTP/1.1",
-            remedy="Ask with a client of HTTP",
+            f"malformed HTTP: {msg}",
+            expected="an HTTP/1.1 request",
+            remedy="Use an HTTP client",
         )
         body = json.dumps(error_tree(refusal)).encode()
         headers = [

@@ -94,7 +94,8 @@ def serve(
 
     built = build_server(named, settings, on_loaded=on_loaded)
     with listener, stop_on_signals(built.server, lambda: on_event(Stopping())):
-        on_event(Listening(address_of(listener), not is_loopback(settings.host) and settings.token is None))
+        is_local = settings.host in ("localhost", "::1") or settings.host.startswith("127.")
+        on_event(Listening(address_of(listener), not is_local and settings.token is None))
         built.run(listener)
     errors = [model.error for model in built.hosting.models.values() if model.error is not None]
     if len(errors) == len(named):
@@ -184,11 +185,6 @@ def address_of(listener: socket.socket) -> str:
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address is reachable from this machine only."""
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 @contextmanager

@@ -344,7 +344,10 @@ async def read_body(request: Request, *, limit: int, timeout_s: float, budget: U
             with budget.arrival(deadline) as upload:
                 more = True
                 while more:
-                    chunk, more = await _receive(request)
+                    message = await request.receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGoneError
+                    chunk, more = message.get("body", b""), message.get("more_body", False)
                     if len(held) + len(chunk) > limit:
                         raise _too_large(None, limit)
                     budget.take(upload, len(chunk))
@@ -359,13 +362,6 @@ async def read_body(request: Request, *, limit: int, timeout_s: float, budget: U
             remedy="Send less, or over a faster connection",
         ) from None
     return bytes(held)
-
-
-async def _receive(request: Request) -> tuple[bytes, bool]:
-    message = await request.receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGoneError
-    return message.get("body", b""), message.get("more_body", False)
 
 
 def _gave_way(upload: Upload) -> RefusalError:

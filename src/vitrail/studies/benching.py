@@ -67,9 +67,12 @@ def bench_model(
     )
     is_name = source in MODELS and not Path(source).exists()
     loaded = build_named(source) if is_name else load_any(source)
-    check_is_for_images(loaded)
+    config = getattr(loaded.model, "config", None)
+    if not isinstance(config, ImageModelConfig | DetectionModelConfig):
+        raise _not_for_images(str(loaded.model_settings.get("name", "the model")))
     if size is not None:
-        loaded = _resized(loaded, size)
+        pixels = list(parse_size(size))
+        loaded = loaded._replace(preprocessing={**loaded.preprocessing, "image_size": pixels})
     samples = find_samples(source, loaded, task_of_model(loaded), data, on_stage)
     known = loaded if is_published(source) else source
     # Nobody predicts with random weights, and another image size may need another choice.
@@ -95,24 +98,12 @@ def build_named(name: str) -> LoadedModel:
     return LoadedModel(model, model_settings(name), tree, names, {"weights": "random"})
 
 
-def check_is_for_images(loaded: LoadedModel) -> None:
-    """Raise ConfigError unless the model takes images."""
-    config = getattr(loaded.model, "config", None)
-    if not isinstance(config, ImageModelConfig | DetectionModelConfig):
-        raise _not_for_images(str(loaded.model_settings.get("name", "the model")))
-
-
 def _not_for_images(name: str) -> ConfigError:
     return ConfigError(
         f"{name} reads no images",
         expected="a classifier of images or a detector",
         remedy="See benchmarks/translate.py for translators",
     )
-
-
-def _resized(loaded: LoadedModel, size: str) -> LoadedModel:
-    parsed = parse_size(size)
-    return loaded._replace(preprocessing={**loaded.preprocessing, "image_size": list(parsed)})
 
 
 def _parse_batches(text: str) -> tuple[int, ...]:

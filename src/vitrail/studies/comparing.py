@@ -138,7 +138,8 @@ def compare(
     folder = Path(output) / (name or default_name(plan.asked.data))
     comparison = with_runs(open_comparison(folder, plan.asked), plan.names, plan.seeds)
     if not (folder / COMPARISON_FILE).exists():
-        check_data(plan)
+        data = read_asked(plan.task, plan.asked.changes).data
+        plan.task.open(data.model_copy(update={"source": plan.asked.data}))  # so that its errors come once
     folder.mkdir(parents=True, exist_ok=True)
     write_folder(folder, comparison)
     return Compared(folder, _train_all(folder, comparison, plan, on_event))
@@ -156,9 +157,12 @@ def _train_all(
         run = former
         if former.figures is None:
             is_judged = False
-            on_event(_began(former, comparison, number, len(wanted)))
+            is_timed = "train.steps" not in comparison.changes
+            began = RunBegan(former.name, former.seed, number, len(wanted), comparison.budget_s, is_timed)
+            on_event(began)
             run = _train(folder, comparison, former, plan.metric, on_event)
-            comparison = stand_all(with_run(comparison, run))
+            runs = tuple(run if each == former else each for each in comparison.runs)
+            comparison = stand_all(comparison.model_copy(update={"runs": runs}))
             write_folder(folder, comparison)
         on_event(RunEnded(run, comparison.score, number, len(wanted)))
         if number % len(plan.names) == 0 and not is_judged:  # all of one seed
@@ -166,11 +170,6 @@ def _train_all(
             comparison, is_judged = judge(folder, comparison, plan.metric), True
             write_folder(folder, comparison)
     return comparison
-
-
-def _began(run: ComparedRun, comparison: Comparison, number: int, total: int) -> RunBegan:
-    is_timed = "train.steps" not in comparison.changes
-    return RunBegan(run.name, run.seed, number, total, comparison.budget_s, is_timed)
 
 
 def _train(
@@ -269,16 +268,6 @@ def plan_comparison(
     _check_budget(asked)
     read_asked(task, asked.changes)
     return ComparisonPlan(asked, names, listed, task, metric)
-
-
-def check_data(plan: ComparisonPlan) -> None:
-    """Open the data once, so that its errors are reported once.
-
-    Raises:
-        DataError: it cannot be opened.
-    """
-    data = read_asked(plan.task, plan.asked.changes).data
-    plan.task.open(data.model_copy(update={"source": plan.asked.data}))
 
 
 def list_contestants(
@@ -483,14 +472,6 @@ def with_runs(comparison: Comparison, names: Sequence[str], seeds: Sequence[int]
         ComparedRun(name=name, seed=seed) for seed in seeds for name in names if (name, seed) not in known
     )
     return comparison.model_copy(update={"runs": comparison.runs + added})
-
-
-def with_run(comparison: Comparison, run: ComparedRun) -> Comparison:
-    """Replace the run of the same name and seed."""
-    runs = tuple(
-        run if (former.name, former.seed) == (run.name, run.seed) else former for former in comparison.runs
-    )
-    return comparison.model_copy(update={"runs": runs})
 
 
 def write_folder(folder: Path, comparison: Comparison) -> None:

@@ -157,7 +157,7 @@ class PairTest(Config):
     Welch's t test over seeds, both of which must show the difference."""
 
     @property
-    def is_shown(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the difference is significant."""
         return self.p_corrected < LEVEL and (self.lower > 0 or self.upper < 0)
 
@@ -311,14 +311,14 @@ def _leader(comparison: Comparison) -> str:
     if not others:
         return f"{first.name} alone is finished: there is nothing to compare it with."
     tests = {other.name: comparison.pair(first.name, other.name) for other in others}
-    beaten = [name for name, test in tests.items() if test is not None and test.is_shown]
-    level = [name for name, test in tests.items() if test is not None and not test.is_shown]
+    beaten = [name for name, test in tests.items() if test is not None and test.is_significant]
+    level = [name for name, test in tests.items() if test is not None and not test.is_significant]
     untested = [name for name, test in tests.items() if test is None]
     said = []
     if beaten:
         said.append(f"is better than {join_names(beaten)} by more than {_chance(comparison)}")
     if level:
-        said.append(f"no difference to {join_names(level, 'or')} is shown")
+        said.append(f"no significant difference to {join_names(level, 'or')}")
     if untested:
         said.append(f"it was not tested against {join_names(untested)}")
     score = f"{first.name} has the highest {label}, {comparison.words.format(first.score)}"
@@ -330,11 +330,13 @@ def _others(comparison: Comparison) -> list[str]:
     if not comparison.standings:
         return []
     first = comparison.standings[0].name
-    shown = [test for test in comparison.pairs if test.is_shown and first not in (test.first, test.second)]
+    shown = [
+        test for test in comparison.pairs if test.is_significant and first not in (test.first, test.second)
+    ]
     if not shown:
         return []
     named = [f"{test.first} over {test.second}" for test in shown]
-    return [f"Shown as well: {join_names(named)}."]
+    return [f"Also significant: {join_names(named)}."]
 
 
 def _chance(comparison: Comparison) -> str:
@@ -345,7 +347,7 @@ def _chance(comparison: Comparison) -> str:
 
 
 def _doubts(comparison: Comparison) -> list[str]:
-    """Say why the scores are no ranking of architectures, if so."""
+    """Say why the scores are not a ranking of architectures, if so."""
     steps = [run.figures.steps for run in comparison.runs if run.figures is not None]
     if not steps:
         return []
@@ -356,7 +358,7 @@ def _doubts(comparison: Comparison) -> list[str]:
         ]
     if min(steps) < FEW_STEPS:
         return [
-            f"Runs of {min(steps):,} steps show how training begins; they are no ranking of what is "
+            f"Runs of {min(steps):,} steps show how training begins; they do not rank what is "
             f"compared. Give {'more steps' if 'train.steps' in comparison.changes else 'a longer budget'}."
         ]
     return []
@@ -378,7 +380,9 @@ def _basis(comparison: Comparison) -> str:
         return over
     number = len(comparison.pairs)
     corrected = f", corrected for {number} pairs (Holm)," if number > 1 else ""
-    return f"{over} A difference is shown where p{corrected} is below 0.05 and its interval excludes zero."
+    return (
+        f"{over} A difference is significant where p{corrected} is below 0.05 and its interval excludes zero."
+    )
 
 
 def _seeds(comparison: Comparison) -> str:

@@ -88,7 +88,7 @@ def _pairs_section(comparison: Comparison) -> str:
     words, pairs = comparison.words, comparison.pairs
     header = ("", "difference", "95 %", "p", "corrected", "")
     numbers = frozenset({1, 2, 3, 4})
-    shown = [test for test in pairs if test.is_shown]
+    shown = [test for test in pairs if test.is_significant]
     if len(pairs) <= MOST_ROWS:
         content = table(header, [_pair_row(comparison, test) for test in pairs], numbers)
     else:
@@ -101,7 +101,7 @@ def _pairs_section(comparison: Comparison) -> str:
     note = f"In {words.label}, on the same {words.samples}: {tests}."
     if len(pairs) > 1:
         note += f" The p are corrected for {len(pairs)} pairs (Holm), intervals are not."
-        note += f" {len(shown)} of {len(pairs)} differences are shown."
+        note += f" {len(shown)} of {len(pairs)} differences are significant."
     return section("Differences", content, note)
 
 
@@ -113,7 +113,7 @@ def _pair_row(comparison: Comparison, test: PairTest) -> list[str]:
         f"{factor * test.lower:+.1f} to {factor * test.upper:+.1f}",
         format_p(test.p),
         format_p(test.p_corrected),
-        "shown" if test.is_shown else "not shown",
+        "significant" if test.is_significant else "not significant",
     ]
 
 
@@ -164,7 +164,7 @@ def _names(comparison: Comparison) -> str:
 
 def _failures_section(comparison: Comparison) -> str:
     lines = "".join(
-        f"<p class=failed><b>{escape(title_of(run))}</b>: {escape(run.error)}</p>"
+        f"<p class=failed><b>{escape(run.name)}, seed {run.seed}</b>: {escape(run.error)}</p>"
         for run in comparison.runs
         if run.error
     )
@@ -191,11 +191,6 @@ def _runs_section(comparison: Comparison) -> str:
     if rows.count("<tr>") > MOST_ROWS:
         content = f"<details><summary>All {rows.count('<tr>')} runs</summary>{content}</details>"
     return section("Every run", content)
-
-
-def title_of(run: ComparedRun) -> str:
-    """Return the title of a run."""
-    return f"{run.name}, seed {run.seed}"
 
 
 def format_p(p: float) -> str:
@@ -342,7 +337,9 @@ def draw_costs(comparison: Comparison, name: str, costs: Mapping[str, float], x_
         margin = max(LEAST_MARGIN * high, 0.08 * (high - low))
         axes.set_xlim(low - margin, high + margin)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: format_count(value) if value >= 1000 else f"{value:g}")
+    )
     return inline_svg(figure, name)
 
 
@@ -394,11 +391,6 @@ def _draw_point(
         elinewidth=1,
         zorder=2,
     )
-
-
-def _tick(value: float) -> str:
-    """Format a cost for an axis: short where large, with decimals where small."""
-    return format_count(value) if value >= 1000 else f"{value:g}"
 
 
 def _label(comparison: Comparison) -> str:

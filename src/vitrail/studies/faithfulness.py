@@ -44,6 +44,7 @@ NAMES = {
     "integrated_gradients": "integrated gradients",
     RANDOM: "random order",
 }
+FILLED = {"blur": "the blurred image", "mean": "the mean colour of the data"}
 STYLE = ".pair{display:flex;flex-wrap:wrap;gap:18px}.pair svg{max-width:100%;height:auto}"
 NOTE = (
     "The most probable class of each image is explained. Deletion covers the patches that a method ranks "
@@ -64,7 +65,7 @@ def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
         atomic_write(path, _png(found, title=title))
         return
     rows, columns = found.grid
-    how = f"{found.num_images} images, {rows} x {columns} patches, covered with {_filling(found.filling)}."
+    how = f"{found.num_images} images, {rows} x {columns} patches, covered with {FILLED[found.filling]}."
     curves = f'<div class="pair">{_curves(found, "deletion")}{_curves(found, "insertion")}</div>'
     names = header(found)
     body = (
@@ -143,10 +144,6 @@ def _draw(axes: Axes, found: Faithfulness, kind: str, *, soft: str) -> None:
 
 def _x_label(kind: str) -> str:
     return "patches covered, %" if kind == "deletion" else "patches shown, %"
-
-
-def _filling(filling: str) -> str:
-    return "the image itself, blurred" if filling == "blur" else "the mean colour of the data"
 
 
 NUM_RANDOM_ORDERS = 3  # averaged, so that the reference itself varies less

@@ -87,7 +87,9 @@ def write_learned(path: Path, found: Learned, *, title: str) -> list[Path]:
     _write_page(path / PAGE_NAME, found, panels, title)
     pictures = {path / f"{panel.key}.png": panel for panel in panels}
     for picture, panel in pictures.items():
-        atomic_write(picture, _png_of_one(panel))
+        figure = white_figure(panel.size[0] + 0.3, panel.size[1] + 0.4, "")
+        _draw_on_white(figure.add_subplot(), panel)
+        atomic_write(picture, to_png(figure))
     return [path / PAGE_NAME, *pictures]
 
 
@@ -174,13 +176,6 @@ def _figure(panel: Panel) -> str:
     caption = f"<figcaption>{escape(panel.title)}</figcaption>" if panel.title else ""
     wide = round(panel.size[0] * PIXELS_PER_INCH)
     return f'<figure style="--wide:{wide}px">{svg}{caption}</figure>'
-
-
-def _png_of_one(panel: Panel) -> bytes:
-    width, height = panel.size
-    figure = white_figure(width + 0.3, height + 0.4, "")
-    _draw_on_white(figure.add_subplot(), panel)
-    return to_png(figure)
 
 
 def _png_of_all(panels: list[Panel], title: str) -> bytes:

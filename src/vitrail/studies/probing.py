@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -168,7 +168,7 @@ def choose_probe(
     Args:
         on_fit: called with the number of fits done.
     """
-    scores: dict[float, _Score] = {}
+    scores: dict[float, tuple[float, float]] = {}
     last: Probe | None = None
 
     def score(exponent: float) -> None:
@@ -183,36 +183,22 @@ def choose_probe(
         score(float(first))
     step = 1.0
     while step >= 1 / STEPS_PER_DECADE:
-        best = _best(scores)
+        best = max(scores, key=scores.__getitem__)
         for exponent in (best - step, best + step):
             if FIRST_STRENGTHS[0] <= exponent <= FIRST_STRENGTHS[-1]:
                 score(exponent)
         step /= 2
-    best = _best(scores)
+    best = max(scores, key=scores.__getitem__)
     both = torch.cat([train[0], validation[0]]), torch.cat([train[1], validation[1]])
     probe = fit_probe(*both, num_classes=num_classes, inverse_strength=10**best)
-    return ChosenProbe(
-        probe, 10**best, {10**exponent: scores[exponent].accuracy for exponent in sorted(scores)}
-    )
+    return ChosenProbe(probe, 10**best, {10**exponent: scores[exponent][0] for exponent in sorted(scores)})
 
 
-class _Score(NamedTuple):
-    """Score of a strength; the greater tuple is better."""
-
-    accuracy: float
-    """Validation accuracy."""
-    log_likelihood: float
-    """Mean over the validation labels."""
-
-
-def _score(logits: Float[Tensor, "held classes"], labels: Int[Tensor, " held"]) -> _Score:
+def _score(logits: Float[Tensor, "held classes"], labels: Int[Tensor, " held"]) -> tuple[float, float]:
+    """Return accuracy and mean log-likelihood of the labels; the greater pair is better."""
     labels = labels.to(logits.device)
     right = logits.argmax(dim=-1) == labels
-    return _Score(float(right.double().mean()), -float(F.cross_entropy(logits, labels)))
-
-
-def _best(scores: Mapping[float, _Score]) -> float:
-    return max(scores, key=lambda exponent: scores[exponent])
+    return float(right.double().mean()), -float(F.cross_entropy(logits, labels))
 
 
 def image_part(loaded: LoadedModel) -> tuple[nn.Module, Preprocessing]:
@@ -257,14 +243,6 @@ def read_features(
     finally:
         handle.remove()
     return read[0].detach().flatten(1).float()
-
-
-def feature_width(model: nn.Module, preprocessing: Preprocessing) -> int:
-    """Return the feature dimension, from a forward pass of one grey image."""
-    parameter = next(model.parameters())
-    images = torch.zeros(1, 3, *preprocessing.image_size, device=parameter.device)
-    with torch.inference_mode():
-        return read_features(model, images).shape[1]
 
 
 ProbeProtocol = Literal["linear", "knn"]
@@ -324,7 +302,12 @@ def probe(
         DataError: the data cannot be used.
         ConfigError: the model has no features of whole images; or a number is not positive.
     """
-    _check_vote(num_neighbours, temperature)
+    if num_neighbours < 1 or temperature <= 0:
+        raise ConfigError(
+            f"{num_neighbours} neighbours and a temperature of {temperature:g}",
+            expected="one neighbour or more, and a temperature above 0",
+            remedy=f"Take {NUM_NEIGHBOURS} and {TEMPERATURE}, as Caron et al. 2021",
+        )
     loaded = load_any(run)
     dataset = _open(str(source))
     check_published(dataset)
@@ -350,7 +333,13 @@ def probe(
         "precision": reader.machine.precision,
         "vitrail": __version__,
     }
-    report = _report(dataset, probabilities, labels, signature)
+    tables = classification_tables(probabilities, labels, torch.arange(len(labels)))
+    report = Report(
+        signature=signature,
+        scores=headline_scores(probabilities, labels),
+        tables=tables.model_dump(mode="json"),
+        class_names=dataset.class_names,
+    )
     return as_published(report, dataset, "test")
 
 
@@ -365,7 +354,10 @@ def open_reader(model: nn.Module, preprocessing: Preprocessing) -> FeatureReader
         machine.precision,
     )
     model = model.to(machine.device).eval()
-    return FeatureReader(model, preprocessing, feature_width(model, preprocessing), machine, digest)
+    with torch.inference_mode():
+        grey = torch.zeros(1, 3, *preprocessing.image_size, device=machine.device)
+        width = read_features(model, grey).shape[1]
+    return FeatureReader(model, preprocessing, width, machine, digest)
 
 
 def read_split(
@@ -404,30 +396,6 @@ def read_split(
     rows = [cache.load(index)[0] for index in range(len(cache))]
     values = torch.stack(rows).float() if rows else torch.empty(0, reader.width)
     return Features(values, torch.from_numpy(split.labels.copy()))
-
-
-def _check_vote(num_neighbours: int, temperature: float) -> None:
-    if num_neighbours < 1 or temperature <= 0:
-        raise ConfigError(
-            f"{num_neighbours} neighbours and a temperature of {temperature:g}",
-            expected="one neighbour or more, and a temperature above 0",
-            remedy=f"Take {NUM_NEIGHBOURS} and {TEMPERATURE}, as Caron et al. 2021",
-        )
-
-
-def _report(
-    dataset: ImageDataset,
-    probabilities: Float[Tensor, "n classes"],
-    labels: Int[Tensor, " n"],
-    signature: dict[str, str],
-) -> Report:
-    tables = classification_tables(probabilities, labels, torch.arange(len(labels)))
-    return Report(
-        signature=signature,
-        scores=headline_scores(probabilities, labels),
-        tables=tables.model_dump(mode="json"),
-        class_names=dataset.class_names,
-    )
 
 
 def _open(source: str) -> ImageDataset:

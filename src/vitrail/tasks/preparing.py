@@ -17,7 +17,7 @@ from vitrail.data.stream import Preparable, steps_of_epoch
 from vitrail.models import MODELS
 from vitrail.tasks.contract import Choice, Parts, Settled, Task
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source
-from vitrail.tasks.request import Request
+from vitrail.tasks.request import Request, read_asked
 from vitrail.train.budget import calibrate, steps_for_budget
 from vitrail.train.objective import Settling
 from vitrail.train.processes import Processes
@@ -68,7 +68,7 @@ def prepare(
         parts = task.assemble(experiment, dataset, files)
         return Prepared(task, parts, verdict, experiment, (repeated, *request.choices()))
     task = task_of_source(source, request.settings.get("model.name"))
-    asked: Experiment = request.asked_of(task)
+    asked: Experiment = read_asked(task, request.settings)
     data = asked.data.model_copy(update={"source": source})
     dataset, verdict = open_checked(task, data, processes)
     on_checked(verdict)
@@ -217,19 +217,13 @@ def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: 
         lambda: steps_for_budget(ends_at - time.monotonic() - pauses_s, times.step_s, 0.0)
     )
     fitted = min(steps, int(parts.max_epochs * per_epoch) + 1)
+    epochs, rate = fitted / per_epoch, settings.batch_size / times.step_s
+    few = "" if epochs >= FEW_EPOCHS else ", too few to learn much: give a longer budget"
+    reason = f"{budget} at {rate:.0f} {parts.unit}/s, less start and report: {epochs:.1f} epochs{few}"
     return Plan(
         experiment.model_copy(
             update={"train": settings.model_copy(update={"steps": fitted}), "budget_s": budget.seconds}
         ),
-        Choice(
-            "train.steps",
-            str(fitted),
-            _reason(fitted / per_epoch, settings.batch_size / times.step_s, parts.unit, budget),
-        ),
+        Choice("train.steps", str(fitted), reason),
         ends_at=ends_at if fitted == steps else None,
     )
-
-
-def _reason(epochs: float, rate: float, unit: str, budget: Budget) -> str:
-    few = "" if epochs >= FEW_EPOCHS else ", too few to learn much: give a longer budget"
-    return f"{budget} at {rate:.0f} {unit}/s, less start and report: {epochs:.1f} epochs{few}"

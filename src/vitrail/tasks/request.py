@@ -56,10 +56,6 @@ class Request:
         """
         return {**(RECIPES[self.recipe]() if self.recipe else {}), **self._own}
 
-    def asked_of(self, task: Task) -> Any:
-        """Return the requested settings as an experiment of the task; see ``read_asked``."""
-        return read_asked(task, self.settings)
-
     def choices(self) -> tuple[Choice, ...]:
         """Return the requested settings, each with its origin."""
         return tuple(

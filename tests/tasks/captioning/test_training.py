@@ -9,36 +9,19 @@ import pytest
 import torch
 
 from making.caption_folders import draw_square, write_parquet
+from making.small_runs import SMALL_RUNS
 from vitrail.cli import main
-from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.models.checkpoint import load_model
 from vitrail.studies.inspecting import inspect_learned
 from vitrail.tasks.captioning.predictor import Captioner
-from vitrail.tasks.classification.predictor import Predictor
-from vitrail.tasks.evaluating import evaluate
 from vitrail.tasks.training import TrainedRun, train
 
 pytest.importorskip("pyarrow", reason="needs the extra data")
 pytest.importorskip("sacrebleu", reason="needs the extra captions")
 pytest.importorskip("rouge_score", reason="needs the extra captions")
 
-TINY = {
-    "model.name": "show_attend_tell_small",
-    "model.encoder": "vit_nano",
-    "model.encoder_changes": {"width": 12, "depth": 1, "num_heads": 3},
-    "model.encoder_stage": -1,
-    "model.embedding_dim": 12,
-    "model.hidden_dim": 16,
-    "model.attention_dim": 8,
-    "data.image_size": [16, 16],
-    "data.min_count": 1,
-    "data.validation_fraction": 0.2,
-    "train.batch_size": 6,
-    "train.steps": 4,
-    "train.validations": 2,
-    "train.precision": "float32",
-    "task.beam_size": 2,
-}
+TINY = {**SMALL_RUNS["captioning"].changes, "model.name": "show_attend_tell_small"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,10 +70,6 @@ def test_a_run_leaves_a_captioner_with_its_vocabulary_and_a_report(finished: Tra
     assert loaded.model_settings["vocabulary_size"] == 4 + len(words)
 
 
-def test_the_score_of_the_report_is_found_again(finished: TrainedRun, squares: Path) -> None:
-    assert evaluate(finished.folder, squares).scores == pytest.approx(finished.scores, abs=1e-6)
-
-
 def test_files_are_captioned(finished: TrainedRun, picture: Path, tmp_path: Path) -> None:
     captioner = Captioner(finished.folder)
     (tmp_path / "broken.png").write_bytes(b"no image")
@@ -104,8 +83,6 @@ def test_files_are_captioned(finished: TrainedRun, picture: Path, tmp_path: Path
     assert first.to_json()["caption"] == first.text
     with pytest.raises(ConfigError, match="beam"):
         captioner.predict([picture], beam_size=2, num_best=3)
-    with pytest.raises(CheckpointError, match="does not classify images"):
-        Predictor(finished.folder)
 
 
 def test_commands_caption_and_explain(
@@ -120,11 +97,8 @@ def test_commands_caption_and_explain(
     assert main(["predict", run, str(picture), "-o", str(table)]) == 0
     assert table.read_text().startswith("image,caption,score,error\n")
     assert main(["predict", run, str(picture), "-o", str(tmp_path / "x.docx")]) == 2
-    page, strip = tmp_path / "page.html", tmp_path / "strip.png"
-    given = ["--target", "a red square on the left"]
-    assert main(["explain", run, str(picture), "-o", str(page)]) == 0
+    strip, given = tmp_path / "strip.png", ["--target", "a red square on the left"]
     assert main(["explain", run, str(picture), "-o", str(strip), *given]) == 0
-    assert page.stat().st_size > 10_000
     assert strip.stat().st_size > 1000
 
 
@@ -194,14 +168,6 @@ def test_a_transformer_with_subwords_starts_from_an_image_model(
     )
     assert isinstance(tuned, TrainedRun)
     assert load_model(tuned.folder / "model").files == loaded.files
-
-
-def test_a_repeated_run_gives_the_same_model(finished: TrainedRun, squares: Path, tmp_path: Path) -> None:
-    again = train(squares, config=finished.folder / "config.json", output=tmp_path, name="again")
-    assert isinstance(again, TrainedRun)
-    mine, theirs = load_model(finished.folder / "model"), load_model(again.folder / "model")
-    for name, tensor in mine.model.state_dict().items():
-        assert torch.equal(tensor, theirs.model.state_dict()[name]), name
 
 
 def test_what_does_not_fit_is_refused(squares: Path, tmp_path: Path) -> None:

@@ -9,34 +9,18 @@ from typing import Any
 
 import pytest
 
+from making.small_runs import SMALL_RUNS
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.loading import load_any
 from vitrail.lab.small_clip import COLOURS, SHAPES, draw_shape
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier
-from vitrail.tasks.evaluating import evaluate
-from vitrail.tasks.preparing import Prepared
 from vitrail.tasks.registry import open_run
 from vitrail.tasks.training import TrainedRun, train
+from vitrail.train.evaluate import Report
 
-SMALL = {
-    "model.image_model": None,
-    "model.image_model_settings": {},
-    "model.patch_size": 8,
-    "model.image_width": 12,
-    "model.image_depth": 1,
-    "model.image_num_heads": 3,
-    "model.text_width": 12,
-    "model.text_depth": 1,
-    "model.text_num_heads": 3,
-    "model.embedding_dim": 8,
-    "data.image_size": [16, 24],
-    "data.vocabulary_size": 40,
-    "train.steps": 3,
-    "train.batch_size": 6,
-    "train.validations": 1,
-}
+SMALL = SMALL_RUNS["contrastive"].changes
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +52,7 @@ def test_a_run_holds_a_model_a_vocabulary_and_a_report(run: Path) -> None:
     assert loaded.preprocessing["task"] == "contrastive"
     assert loaded.model_settings["vocabulary_size"] <= 40
     assert loaded.model_settings["end_id"] == 2
+    assert "captions" in Report.load(run / "report.json").signature["among"]
     assert "Found by captions" in page
     assert page.count("<img") >= 5
     assert "mean recall" in page
@@ -76,24 +61,6 @@ def test_a_run_holds_a_model_a_vocabulary_and_a_report(run: Path) -> None:
 def test_a_run_classifies_by_names_it_was_not_told(run: Path, captioned: Path) -> None:
     predictions = ZeroShotClassifier(run, ["star", "moon"]).predict([captioned / "0.png"])
     assert predictions[0].label in ("star", "moon")
-
-
-def test_evaluation_repeats_the_score_of_the_run(run: Path, captioned: Path) -> None:
-    report = evaluate(run, captioned)
-    stored = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    assert report.scores == pytest.approx(stored["scores"])
-    assert "captions" in report.signature["among"]
-
-
-def test_a_run_can_be_the_start_of_another(run: Path, captioned: Path, tmp_path: Path) -> None:
-    changes = {name: SMALL[name] for name in ("train.steps", "train.batch_size", "data.image_size")}
-    prepared = train(
-        captioned, model="clip_tiny", weights=run, changes=changes, output=tmp_path, dry_run=True
-    )
-    assert isinstance(prepared, Prepared)
-    assert prepared.parts.files == dict(load_any(run).files)
-    weights = load_any(run).model.state_dict()
-    assert all(weights[name].equal(tensor) for name, tensor in prepared.parts.model.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from making.box_folders import NAMES, make_scenes, write_coco, write_voc
+from making.small_runs import SMALL_RUNS
 from vitrail.cli import main
-from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.models.checkpoint import load_model
-from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.evaluating import evaluate
 from vitrail.tasks.training import TrainedRun, train
@@ -22,22 +22,7 @@ from vitrail.train.events import Saved
 pytest.importorskip("scipy", reason="needs the extra detection")
 pytest.importorskip("faster_coco_eval", reason="needs the extra detection")
 
-TINY = {
-    "model.name": "sdetr_nano",
-    "model.backbone_width": 4,
-    "model.width": 16,
-    "model.hidden_dim": 24,
-    "model.num_heads": 2,
-    "model.decoder_depth": 1,
-    "model.num_queries": 9,
-    "model.num_proposals": 11,
-    "model.num_denoising": 4,
-    "data.image_size": [48, 64],
-    "train.batch_size": 4,
-    "train.steps": 4,
-    "train.validations": 2,
-    "train.precision": "float32",
-}
+TINY = {**SMALL_RUNS["detection"].changes, "model.name": "sdetr_nano"}
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +55,6 @@ def test_a_run_leaves_a_detector_and_a_report(finished: TrainedRun) -> None:
     assert loaded.preprocessing["task"] == "detection"
     assert tuple(loaded.class_names) == NAMES
     assert Detector(loaded).class_ids == (3, 7, 8)
-
-
-def test_the_score_of_the_report_is_found_again(finished: TrainedRun, cells: Path) -> None:
-    report = evaluate(finished.folder, cells)
-
-    assert report.signature["samples"] == "3"
-    assert report.scores["ap"] == pytest.approx(finished.scores["ap"], abs=1e-6)
 
 
 def test_the_confidence_threshold_is_chosen_on_the_validation_images(
@@ -122,13 +100,9 @@ def assert_same_weights(*folders: Path) -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
-    finished: TrainedRun, cells: Path, tmp_path: Path
+def test_a_run_of_two_threads_that_was_stopped_goes_on_to_the_same_weights(
+    cells: Path, tmp_path: Path
 ) -> None:
-    assert_same_weights(finished.folder, train_with_a_stop(cells, tmp_path))
-
-
-def test_so_does_a_run_of_two_threads(cells: Path, tmp_path: Path) -> None:
     short = {"train.steps": 2, "train.validations": 1}
     torch.set_num_threads(2)
     try:
@@ -139,14 +113,6 @@ def test_so_does_a_run_of_two_threads(cells: Path, tmp_path: Path) -> None:
 
     assert json.loads((whole.folder / "environment.json").read_text())["threads"] == 2
     assert_same_weights(whole.folder, cut)
-
-
-def test_a_run_starts_from_the_weights_of_another(finished: TrainedRun, cells: Path, tmp_path: Path) -> None:
-    changes = {"train.steps": 1, "train.batch_size": 4, "train.precision": "float32"}
-    done = train(cells, weights=finished.folder, changes=changes, output=tmp_path, name="finer")
-
-    assert isinstance(done, TrainedRun)
-    assert load_model(done.folder / "model").model_settings["width"] == 16
 
 
 def test_boxes_of_files_are_written_and_shown(
@@ -177,17 +143,6 @@ def test_boxes_of_files_are_written_and_shown(
     assert not (tmp_path / "found.csv").exists()
     assert main(["predict", str(finished.folder), names[0], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["source"] == names[0]
-
-
-def test_boxes_are_explained_from_the_command_line(
-    finished: TrainedRun, cells: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = tmp_path / "boxes.html"
-
-    assert main(["explain", str(finished.folder), str(cells / "test" / "test-0.png"), "-o", str(page)]) == 0
-
-    assert "test-0.png" in page.read_text()
-    assert capsys.readouterr().out.strip() == str(page)
 
 
 def test_data_is_checked_shown_and_mended_from_the_command_line(
@@ -224,7 +179,3 @@ def test_wrong_requests_are_refused(finished: TrainedRun, cells: Path, tmp_path:
         trained_on(cells, tmp_path, changes={"data.vocabulary_size": 8})
     with pytest.raises(DataError, match="classes"):
         trained_on(cells, tmp_path, changes={"model.num_classes": 2})
-    with pytest.raises(ConfigError, match=r"vit_nano does not learn from .* images with boxes.*such as detr"):
-        train(cells, model="vit_nano", output=tmp_path)
-    with pytest.raises(CheckpointError, match="does not classify"):
-        Predictor(finished.folder)

@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import random
 from pathlib import Path
 
 import pytest
-import torch
 
+from making.small_runs import SMALL_RUNS, write_corpus
 from vitrail.cli import main
-from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.models.checkpoint import load_model
-from vitrail.tasks.classification.predictor import Predictor
-from vitrail.tasks.evaluating import evaluate
-from vitrail.tasks.registry import open_run
 from vitrail.tasks.training import TrainedRun, train
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.train.evaluate import Report
-from vitrail.train.events import Saved
 
 pytest.importorskip("sentencepiece", reason="needs the extra translation")
 pytest.importorskip("sacrebleu", reason="needs the extra translation")
 
-WORDS = {"a": "ein", "dog": "Hund", "man": "Mann", "runs": "rennt", "sees": "sieht", "big": "grosser"}
-TINY = {
-    "model.name": "transformer_tiny",
-    "model.width": 16,
-    "model.hidden_dim": 24,
-    "model.num_heads": 2,
-    "model.encoder_depth": 1,
-    "model.decoder_depth": 1,
-    "data.vocabulary_size": 60,
-    "train.batch_size": 300,
-    "train.steps": 6,
-    "train.validations": 2,
-    "train.precision": "float32",
-    "task.beam_size": 2,
-}
+TINY = {**SMALL_RUNS["translation"].changes, "model.name": "transformer_tiny"}
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Hold 150 short pairs to train on, and a test of 11."""
-    folder = tmp_path_factory.mktemp("corpus")
-    draw = random.Random(0)
-    for split, count in (("train", 150), ("test", 11)):
-        rows = [[draw.choice(list(WORDS)) for _ in range(draw.randint(2, 7))] for _ in range(count)]
-        (folder / f"{split}.en").write_text("".join(" ".join(row) + "\n" for row in rows))
-        (folder / f"{split}.de").write_text("".join(" ".join(WORDS[w] for w in row) + "\n" for row in rows))
-    return folder
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 def trained_on(corpus: Path, output: Path, **request: object) -> TrainedRun:
@@ -68,6 +41,9 @@ def test_a_run_leaves_a_translator_with_its_vocabulary_and_a_report(finished: Tr
     assert finished.headline == "bleu"
     assert finished.score == finished.scores["bleu"]
     assert {"bleu", "chrf", "bleu_tokenised", "nll"} <= finished.scores.keys()
+    report = Report.load(finished.folder / "report.json")
+    assert report.signature["samples"] == "11"
+    assert "tok 13a" in report.signature["bleu"]
     page = finished.report_path.read_text()
     assert "BLEU" in page
     assert "vitrail train" in page
@@ -75,51 +51,6 @@ def test_a_run_leaves_a_translator_with_its_vocabulary_and_a_report(finished: Tr
     loaded = load_model(finished.folder / "model")
     assert loaded.preprocessing["languages"] == ["en", "de"]
     assert loaded.files["subwords.model"] == (finished.folder / "files" / "subwords.model").read_bytes()
-
-
-def test_the_score_of_the_report_is_found_again(finished: TrainedRun, corpus: Path) -> None:
-    report = evaluate(finished.folder, corpus)
-
-    assert report.signature["samples"] == "11"
-    assert report.signature == Report.load(finished.folder / "report.json").signature
-    assert "tok 13a" in report.signature["bleu"]
-    assert report.scores["nll"] == pytest.approx(finished.scores["nll"], abs=1e-5)
-
-
-def test_the_same_request_gives_the_same_weights(finished: TrainedRun, corpus: Path, tmp_path: Path) -> None:
-    again = trained_on(corpus, tmp_path, name="again", seed=3)
-
-    first, second = (load_model(run.folder / "model").model.state_dict() for run in (finished, again))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
-    finished: TrainedRun, corpus: Path, tmp_path: Path
-) -> None:
-    def stop_after_the_first(event: object) -> None:
-        if isinstance(event, Saved) and event.step:
-            raise KeyboardInterrupt
-
-    changes = {"train.checkpoint_every_s": 1e-9}
-    with pytest.raises(KeyboardInterrupt):
-        trained_on(corpus, tmp_path, name="cut", seed=3, changes=changes, on_event=stop_after_the_first)
-    assert not (tmp_path / "cut" / "model").exists()
-
-    train(resume=tmp_path / "cut")
-
-    folders = finished.folder, tmp_path / "cut"
-    first, second = (load_model(folder / "model").model.state_dict() for folder in folders)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_a_run_starts_from_the_weights_and_vocabulary_of_another(
-    finished: TrainedRun, corpus: Path, tmp_path: Path
-) -> None:
-    changes = {"data.languages": ["en", "de"], "train.steps": 2, "train.precision": "float32"}
-    done = train(corpus, weights=finished.folder, changes=changes, output=tmp_path, name="finer")
-
-    assert isinstance(done, TrainedRun)
-    assert load_model(done.folder / "model").files == load_model(finished.folder / "model").files
 
 
 @pytest.mark.parametrize("model", ["rnn", "rnn_additive"])
@@ -195,16 +126,3 @@ def test_wrong_requests_are_refused(finished: TrainedRun, corpus: Path, tmp_path
         (tmp_path / "only" / f"test.{language}").write_text("a dog\n")
     with pytest.raises(DataError, match=r"train"):
         trained_on(tmp_path / "only", tmp_path)
-
-
-def test_a_translator_classifies_nothing(finished: TrainedRun) -> None:
-    with pytest.raises(CheckpointError, match="vitrail translate"):
-        Predictor(finished.folder)
-
-
-def test_the_settings_of_a_run_are_those_of_translation(finished: TrainedRun) -> None:
-    tree = json.loads((finished.folder / "config.json").read_text())
-
-    assert tree["task"]["name"] == "translation"
-    assert tree["model"]["source_vocabulary_size"] <= 60
-    assert open_run(finished.folder).experiment.data.source == tree["data"]["source"]

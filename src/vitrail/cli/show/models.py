@@ -234,15 +234,8 @@ def show_benchmark(name: str) -> None:
     for label, text in entries.items():
         parts = wrap(text, MAX_WIDTH - LABEL_WIDTH, break_on_hyphens=False, break_long_words=False)
         lines += [f"{label if place == 0 else '':<{LABEL_WIDTH}}{part}" for place, part in enumerate(parts)]
-    show_lines([*lines, "", *_commands(known.name)])
-
-
-def _commands(name: str) -> list[str]:
-    return [
-        f"vitrail evaluate RUN {name}",
-        f"vitrail probe RUN {name} --protocol knn",
-        f"vitrail train {name} --weights RUN",
-    ]
+    options = "evaluate RUN {0}", "probe RUN {0} --protocol knn", "train {0} --weights RUN"
+    show_lines([*lines, "", *(f"vitrail {option.format(known.name)}" for option in options)])
 
 
 def show_learned(found: Learned) -> None:

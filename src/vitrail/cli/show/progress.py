@@ -96,8 +96,10 @@ class _PlainLines:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
-            done = f"going on after step {event.step} of {event.steps}"
-            self._write(done if event.step else f"training for {event.steps} steps")
+            resumed = f"resuming after step {event.step} of {event.steps}"
+            if event.step == event.steps:
+                resumed = f"all {event.steps} steps are done already"
+            self._write(resumed if event.step else f"training for {event.steps} steps")
         elif isinstance(event, Stepped):
             self._time_left.add(event.step)
         elif isinstance(event, Logged):

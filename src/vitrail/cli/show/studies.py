@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vitrail.studies.comparing import Compared, ComparisonEvent, OnComparisonEvent, RunBegan, RunEnded
     from vitrail.studies.comparison import Comparison
     from vitrail.studies.robustness import Robustness
-    from vitrail.studies.vtab import TaskScore, VtabScores
+    from vitrail.studies.vtab import VtabScores
     from vitrail.train.evaluate import Report
 
 
@@ -88,7 +88,11 @@ def show_vtab(scores: VtabScores) -> None:
     rows = []
     for group, mean in scores.groups.items():
         tasks = [task for task in scores.tasks if task.group == group]
-        rows += [[task.title, _cell_of(task)] for task in tasks]
+        missing = {task.title: "failed" if task.error else "not here" for task in tasks}
+        rows += [
+            [task.title, missing[task.title] if task.accuracy is None else _percent(task.accuracy)]
+            for task in tasks
+        ]
         rows.append([f"mean of {group}", _percent(mean)])
     rows.append(["mean of all 19 tasks", _percent(scores.mean)])
     show_table(("task", "accuracy, %"), rows, width=MAX_WIDTH)
@@ -96,12 +100,6 @@ def show_vtab(scores: VtabScores) -> None:
         if task.error:
             show_wrapped(f"{task.title} failed: {task.error}")
     show_signature(scores.signature)
-
-
-def _cell_of(task: TaskScore) -> str:
-    if task.accuracy is None:
-        return "failed" if task.error else "not here"
-    return _percent(task.accuracy)
 
 
 def _percent(value: float | None) -> str:
@@ -127,7 +125,7 @@ def show_faithfulness(found: Faithfulness) -> None:
 
 
 LABELS = 24  # columns of engine and precision
-HEADER = f"{'engine':12}{'precision':12}{'images/s':>9}{'p50 ms':>9}{'p99 ms':>9}{'MiB':>8}{'ceiling':>9}"
+HEADER = f"{'engine':12}{'precision':12}{'images/s':>9}{'p50 ms':>9}{'p99 ms':>9}{'MiB':>8}{'% of peak':>11}"
 
 
 def show_bench(report: BenchReport) -> None:
@@ -141,7 +139,7 @@ def show_bench(report: BenchReport) -> None:
     )
     rows, inner, columns = report.product
     ceilings = ", ".join(f"{name} {rate:,.0f}" for name, rate in report.ceilings.items())
-    _say(console, f"ceiling, a product of {rows}x{inner} with {inner}x{columns}, in GFLOP/s: {ceilings}")
+    _say(console, f"peak, a product of {rows}x{inner} with {inner}x{columns}, in GFLOP/s: {ceilings}")
     for batch in dict.fromkeys(result.batch for result in report.results):
         best = report.best(batch)
         console.print()
@@ -162,9 +160,9 @@ def show_bench(report: BenchReport) -> None:
 def _show_result(console: Console, result: BenchResult, *, is_best: bool) -> None:
     label = f"{result.engine:12}{result.precision:12}"
     if result.ran:
-        share = "" if result.ceiling_share is None else f"{result.ceiling_share:.2f}"
+        share = "" if result.ceiling_share is None else f"{100 * result.ceiling_share:.0f}"
         figures = f"{result.images_per_s:9.2f}{result.p50_ms:9.1f}{result.p99_ms:9.1f}"
-        figures += f"{result.peak_mib:8.0f}{share:>9}"
+        figures += f"{result.peak_mib:8.0f}{share:>11}"
         console.print(Text(label + figures + (" *" if is_best else ""), style="green" if is_best else ""))
         label = " " * len(label)
     if result.reason is not None:
@@ -205,7 +203,7 @@ def show_comparison(compared: Compared) -> None:
     show_table(*fit_columns(header, rows, min(console.width, MAX_WIDTH)), padding=1)
     if 0 < len(comparison.pairs) <= MOST_PAIRS:
         show_lines([""])
-        header = ["higher", "lower", comparison.words.label, "95 %", "p", "Holm", ""]
+        header = ["higher", "lower", comparison.words.label, "95 %", "p", "Holm", "significant"]
         show_table(header, list(_pair_rows(comparison)), texts=(0, 1, 6), padding=1)
     show_lines([""])
     for sentence in comparison.statements:
@@ -290,7 +288,7 @@ def _pair_rows(comparison: Comparison) -> Iterator[list[str]]:
             f"{factor * test.lower:+.1f} to {factor * test.upper:+.1f}",
             format_p(test.p),
             format_p(test.p_corrected),
-            "significant" if test.is_shown else "",
+            "yes" if test.is_significant else "no",
         ]
 
 

@@ -1,4 +1,4 @@
-// The interface as openapi.json describes it, read by people.
+// The API of openapi.json, for people.
 function made(name, properties = {}, children = []) {
   const element = Object.assign(document.createElement(name), properties);
   element.append(...children);
@@ -40,7 +40,7 @@ function showOperation(path, method, operation) {
     made("p", { textContent: operation.summary }),
     made("p", { className: "soft small" }, words(operation.description ?? "")),
   ];
-  if (operation.parameters?.length) parts.push(details("Parameters of the address", [tableOf(["name", "value", "what it is"],
+  if (operation.parameters?.length) parts.push(details("Query parameters", [tableOf(["name", "value", "what it is"],
     operation.parameters.map(({ name, schema }) => [made("code", { textContent: name }), rangeOf(schema), schema.description ?? ""]))]));
   if (operation.requestBody) parts.push(bodyOf(operation.requestBody));
   parts.push(details("Answers", [tableOf(["status", "when"], Object.entries(operation.responses).map(([status, { description }]) => [status, description]))]));

@@ -1,0 +1,200 @@
+"""What a training shows while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vitrail.cli.show import show_report, show_training
+from vitrail.cli.show.studies import fit_columns, show_bench, show_comparing, show_comparison
+from vitrail.engines.bench import BenchReport
+from vitrail.engines.choice import BenchResult
+from vitrail.studies.comparing import Compared, Judging, RunBegan, RunEnded, RunWent
+from vitrail.studies.comparison import ComparedRun, Comparison, Figures, PairTest, stand
+from vitrail.tasks.training import Began, Finished, PipelineEvent
+from vitrail.train.evaluate import Report
+from vitrail.train.events import Logged, Saved, Started, Stepped
+
+FOLDER = Path("runs") / "first"
+EVENTS: list[PipelineEvent] = [
+    Began(FOLDER),
+    Saved(0, FOLDER / "checkpoints"),
+    Started(0, 3),
+    Stepped(3, 3),
+    Logged(3, 3, 0.25, {"correct": 0.75}, 0.1, 1.0, 64.0, 2.0),
+    Finished(FOLDER),
+]
+
+
+def test_a_training_says_where_it_writes_how_it_goes_and_what_follows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    with show_training() as listen:
+        for event in EVENTS:
+            listen(event)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"run {FOLDER}", "training for 3 steps"]
+    assert lines[2].startswith("step 3/3, loss 0.250, correct 0.750, 64 samples/s")
+    assert lines[3:] == ["evaluating and writing the report ..."]
+
+
+FAST = BenchResult(
+    engine="openvino",
+    precision="bfloat16",
+    batch=8,
+    images_per_s=1234.5,
+    p50_ms=12345.6,
+    p99_ms=23456.7,
+    peak_mib=12345,
+    ceiling_share=0.87,
+    agrees=True,
+)
+WRONG = FAST.with_changes(
+    {"precision": "int8", "agrees": False, "reason": "it loses 1.20 points of accuracy"}
+)
+FAILED = BenchResult(
+    engine="onnxruntime",
+    precision="bfloat16",
+    batch=8,
+    reason="ONNX Runtime has no bfloat16 on processors. Expected float32 or int8. Choose openvino or torch",
+)
+
+
+def test_the_table_fits_and_failed_engines_stay_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    report = BenchReport(
+        name="vit_b16",
+        size=(224, 224),
+        gmacs=17.58,
+        machine="AMD EPYC, 2 cores",
+        threads=2,
+        rounds=7,
+        product=(2048, 768, 3072),
+        ceilings={"float32": 440.4, "bfloat16": 930.0, "int8": 1800.0},
+        images="the test split of photos",
+        results=(FAST, FAILED, WRONG),
+        versions={"torch": "2.13.0", "openvino": "2026.4.1"},
+        folder="runs/photos/engines",
+    )
+
+    show_bench(report)
+
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    lines = shown.splitlines()
+    assert any(line.startswith("openvino    bfloat16") and line.endswith("87 *") for line in lines)
+    assert any(
+        line.startswith("onnxruntime bfloat16") and "ONNX Runtime has no bfloat16" in line for line in lines
+    )
+    said = " ".join(shown.split())
+    assert "outputs differ: it loses 1.20 points of accuracy" in said
+    assert "float32 440, bfloat16 930, int8 1,800" in said
+    assert "runs/photos/engines" in shown
+
+    show_bench(report.model_copy(update={"folder": None, "unstored": "runs could not be written: no space"}))
+
+    assert "the choice is not stored: runs could not be written: no space" in capsys.readouterr().out
+
+
+FIGURES = Figures(
+    score=0.875,
+    lower=0.8,
+    upper=0.93,
+    samples="photos@1a|test|40",
+    parameters=1_234_567,
+    macs=45_600_000,
+    samples_per_s=1234.4,
+    peak_memory_mib=512.3,
+    steps=12_000,
+    training_s=3.5,
+)
+LONG = "synthesizer_factorized_dense"
+
+
+@pytest.fixture
+def runs() -> tuple[ComparedRun, ...]:
+    return (
+        ComparedRun(name=LONG, seed=0, folder="a", figures=FIGURES),
+        ComparedRun(name="lstm", seed=0, error="out of memory"),
+        ComparedRun(name="mlp", seed=0, folder="b", figures=FIGURES.with_changes({"score": 0.5})),
+    )
+
+
+def test_every_event_is_a_line_where_there_is_no_terminal(runs, capsys):
+    with show_comparing() as listen:
+        listen(RunBegan(LONG, 0, 1, 3, 90.0, is_timed=True))
+        listen(RunWent("step 5/10"))
+        listen(RunEnded(runs[0], "accuracy", 1, 3))
+        listen(RunBegan("lstm", 0, 2, 3, 90.0, is_timed=False))
+        listen(RunEnded(runs[1], "accuracy", 2, 3))
+        listen(Judging())
+    assert capsys.readouterr().out.splitlines() == [
+        f"1/3 {LONG}, seed 0, about 4m 30s left",
+        f"1/3 {LONG}, seed 0: step 5/10",
+        f"{LONG}, seed 0: accuracy 87.5%, 12,000 steps, 1,234 samples/s",
+        "2/3 lstm, seed 0",
+        "lstm, seed 0 failed: out of memory",
+        "testing the differences",
+    ]
+
+
+def test_the_table_the_tests_and_the_sentences_fit_80_columns(runs, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    comparison = Comparison(
+        kind="mixer",
+        data="photos",
+        score="accuracy",
+        budget_s=90,
+        runs=runs,
+        standings=(stand(runs[:1], (0.8, 1.0)), stand(runs[2:], (0.0, 0.93))),
+        pairs=(
+            PairTest(
+                first=LONG,
+                second="synthesizer_factorized",
+                difference=0.375,
+                lower=-0.1,
+                upper=0.9,
+                p=0.0001,
+                p_corrected=0.31,
+                test="mcnemar",
+            ),
+        ),
+        statements=("A sentence that says what is known, and that is longer than a line of a terminal.",),
+    )
+
+    show_comparison(Compared(Path("runs/c"), comparison))
+
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split()[:4] == ["mixer", "accuracy", "95", "%"]
+    assert lines[1].split()[:3] == [LONG, "87.5%", "80.0-100.0"]
+    assert any("-10.0 to +90.0" in line and line.split()[-1] == "no" for line in lines)
+    assert lines[-1] == "report runs/c/comparison.html"
+    assert shown.err == "vitrail: failed: lstm, seed 0: out of memory\n"
+
+
+def test_columns_are_left_out_from_the_right_until_a_table_fits():
+    header, rows = ["a", "b", "c", "d", "e", "f", "gg"], [["1", "2", "3", "4", "5", "6", "77"]]
+    assert fit_columns(header, rows, 14) == (header, rows)
+    assert fit_columns(header, rows, 13) == (header[:6], [rows[0][:6]])
+    assert fit_columns(header, rows, 3) == (header[:5], [rows[0][:5]])
+
+
+def test_a_long_signature_takes_several_lines_and_loses_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    signature = {
+        "data": "flickr8k@6f1c9a02b7d4e815",
+        "search": "beam 5, length penalty 0.7, at most 30 tokens",
+        "scoring": "words lower-case,no punctuation; nrefs 5; case mixed; tok none; sacrebleu 2.6.0",
+    }
+    report = Report(signature=signature, scores={"bleu4": 0.25}, tables={})
+
+    show_report(report)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "bleu4  0.2500"
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines[1:]) == report.signature_line
