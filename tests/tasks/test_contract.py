@@ -13,6 +13,7 @@ from making.image_folders import noise
 from making.small_runs import SMALL_RUNS, SmallRun
 from vitrail.cli import app, main
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.interpret.viewer.page import explanation_data
 from vitrail.models.checkpoint import LoadedModel, load_model
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.contract import Predicting, Task
@@ -206,7 +207,7 @@ def test_inputs_are_served_in_order_and_bad_ones_refused(case: Case, files: list
     assert rounded(list(together)) == rounded(alone)
     with pytest.raises((DataError, ConfigError, ValueError)):
         served.read(Given("bad", bad), options, 10**6)
-    assert served.pack(served.explain(works[0]))["views"]
+    assert explanation_data(served.explain(works[0]))["views"]
     assert {"family", "engine", "precision", "can_explain"} <= set(served.describe())
 
 

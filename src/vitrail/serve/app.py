@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from vitrail import __version__
 from vitrail.core.errors import DataError, VitrailError
 from vitrail.data.images import TooManyPixelsError
+from vitrail.interpret.viewer.page import explanation_data
 from vitrail.serve.batching import Job
 from vitrail.serve.description import DESCRIPTION, OPERATIONS
 from vitrail.serve.hosting import CONTENT_TYPE, Explain, HostedModel, Hosting, Metrics, make_pool
@@ -31,6 +32,7 @@ from vitrail.tasks.serving import (
     read_options,
 )
 
+EXPLANATION_BYTES = 12_000_000  # compressed: all heads of a ViT-B/16 at 224 pixels take some 4 MB
 MAX_EXPLANATIONS = 8  # at once: each holds all attention of an image, tens of megabytes
 UPLOADS_AT_ONCE = 8  # uploads of the maximum size that may be held at once
 
@@ -103,7 +105,7 @@ class Endpoints:
                 if isinstance(result, Exception):
                     raise result
                 served, _ = hosted.ready()
-                packed = await self._in_pool(served.pack, result)
+                packed = await self._in_pool(explanation_data, result, EXPLANATION_BYTES)
         return answer_json({"model": hosted.name, "task": served.task, "explanation": packed})
 
     async def models(self) -> Response:

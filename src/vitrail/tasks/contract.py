@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from jaxtyping import Float64
 from torch import nn
 
@@ -15,8 +16,10 @@ from vitrail.core.errors import ConfigError
 from vitrail.data.findings import Verdict
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import SampleSource
+from vitrail.models import build_from_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig
+from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.answer_files import Answers
 from vitrail.train.evaluate import Report
@@ -411,6 +414,21 @@ def name_of_weights(pretrained: LoadedModel, asked: str | None) -> str:
             remedy="Leave out --model, it follows from the weights",
         )
     return name
+
+
+def sign_images(preprocessing: Any) -> dict[str, str]:
+    """Return the part of a signature that says how images are resized."""
+    height, width = preprocessing.image_size
+    return {"input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}"}
+
+
+def build_model(experiment: Experiment, pretrained: LoadedModel | None) -> Any:
+    """Build the model of an experiment, with pretrained weights or those that its seed determines."""
+    torch.manual_seed(experiment.train.seed)
+    model = build_from_settings(experiment.model)
+    if pretrained is not None:
+        copy_pretrained(model, pretrained.model)
+    return model
 
 
 def precision_reason(precision: str) -> str:

@@ -14,11 +14,11 @@ from vitrail.core.errors import CheckpointError, ConfigError, VitrailError, did_
 from vitrail.data.images import TooManyPixelsError, open_image
 from vitrail.engines.loading import Source, open_source
 from vitrail.interpret import has_attention
+from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.registry import task_of_model
 
 MOST_BEAMS = 16  # memory and time grow with the beam
-EXPLANATION_BYTES = 12_000_000  # compressed: all heads of a ViT-B/16 at 224 pixels take some 4 MB
 
 
 ONLY_EXPLAINING = ("method", "class_name", "target")  # options of /explain alone
@@ -96,19 +96,15 @@ class Servable(Protocol):
         ...
 
     def group(self, options: Options) -> Hashable:
-        """Return the batching key: equal for inputs that can share a batch."""
-        ...
+        """Return the batching key: equal for inputs that can share a batch, by default all."""
+        return "all"
 
     def answer(self, works: Sequence[Any]) -> Sequence[Any]:
         """Run prepared inputs of one group together; each result is JSON values, or an error."""
         ...
 
-    def explain(self, work: Any) -> Any:
+    def explain(self, work: Any) -> Explanation:
         """Run one prepared input and explain its result."""
-        ...
-
-    def pack(self, explanation: Any) -> dict[str, Any]:
-        """Return an explanation as JSON values for the page's script."""
         ...
 
 

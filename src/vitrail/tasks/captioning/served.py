@@ -11,15 +11,14 @@ from torch import Tensor
 
 from vitrail.core.errors import DataError
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.interpret.viewer.page import explanation_data
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.captioning.explanation import explain_pixels
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.serving import (
-    EXPLANATION_BYTES,
     Given,
     Options,
     RefusalError,
+    Servable,
     can_explain,
     common_facts,
     image_content,
@@ -34,7 +33,7 @@ class CaptionWork(NamedTuple):
     options: Options
 
 
-class ServedCaptioner:
+class ServedCaptioner(Servable):
     """Caption images."""
 
     task = "captioning"
@@ -71,7 +70,6 @@ class ServedCaptioner:
         return CaptionWork(given.name, pixels, options)
 
     def group(self, options: Options) -> Hashable:
-        """Group by decoding settings."""
         return (options.beam_size, options.num_best)
 
     def answer(self, works: Sequence[CaptionWork]) -> Sequence[dict[str, Any]]:
@@ -92,6 +90,3 @@ class ServedCaptioner:
             raise RefusalError(
                 422, error.given, expected=error.expected, remedy="Send another target, or none"
             ) from None
-
-    def pack(self, explanation: Explanation) -> dict[str, Any]:
-        return explanation_data(explanation, EXPLANATION_BYTES)

@@ -47,6 +47,7 @@ from vitrail.tasks.contract import (
     Scoring,
     Settled,
     Task,
+    sign_images,
 )
 from vitrail.tasks.explaining import WrittenExplanations
 from vitrail.train.machine import inspect_machine
@@ -174,13 +175,9 @@ class CaptioningTask(Task):
 
     def sign(self, dataset: CaptionDataset, split: str, preprocessing: Config) -> dict[str, str]:
         assert isinstance(preprocessing, CaptionPreprocessing)
-        images, chosen = preprocessing.images, dataset.splits[split]
-        height, width = images.image_size
-        return {
-            **dataset.sign(split),
-            "references": f"{chosen.num_captions / max(len(chosen), 1):.1f} an image",
-            "input": f"{height}x{width} {images.resize} {images.interpolation}",
-        }
+        chosen = dataset.splits[split]
+        references = {"references": f"{chosen.num_captions / max(len(chosen), 1):.1f} an image"}
+        return dataset.sign(split) | references | sign_images(preprocessing.images)
 
     def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> Scoring:
         """Decode as the run was scored."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,13 +11,12 @@ from torch import Tensor
 
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.interpret.viewer.page import explanation_data
 from vitrail.tasks.classification.predictor import Prediction, Predictor
 from vitrail.tasks.serving import (
-    EXPLANATION_BYTES,
     EngineChoice,
     Given,
     Options,
+    Servable,
     common_facts,
     image_content,
     in_torch,
@@ -37,7 +36,7 @@ class ImageWork(NamedTuple):
     class_name: str | None = None
 
 
-class ServedPredictor:
+class ServedPredictor(Servable):
     """Classify images."""
 
     task = "classification"
@@ -71,10 +70,6 @@ class ServedPredictor:
         top = options.top or USUAL_TOP
         return ImageWork(given.name, pixels, top, options.method, options.class_name)
 
-    def group(self, options: Options) -> Hashable:
-        """One group: ``top`` does not affect the model."""
-        return "classes"
-
     def answer(self, works: Sequence[ImageWork]) -> Sequence[dict[str, Any]]:
         names = self.predictor.class_names
         probabilities = self.predictor.classify(torch.stack([work.pixels for work in works]))
@@ -88,6 +83,3 @@ class ServedPredictor:
         explained = self.predictor.explain_pixels(work.pixels, work.name)
         usual = QUICK_METHOD if not explained.maps else None  # else the slow occlusion
         return explained.showing(work.method or usual, work.class_name)
-
-    def pack(self, explanation: Explanation) -> dict[str, Any]:
-        return explanation_data(explanation, EXPLANATION_BYTES)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from vitrail.core.config import Config
@@ -20,10 +19,9 @@ from vitrail.data.inputs import list_files
 from vitrail.data.preprocessing import Preprocessing, sample_images
 from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load_start
-from vitrail.models import build_from_settings, model_settings
+from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageModelConfig, ModelConfig
-from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.classification import published_scores
 from vitrail.tasks.classification.benchmarks import benchmark_of
@@ -44,6 +42,8 @@ from vitrail.tasks.contract import (
     Scoring,
     Settled,
     Task,
+    build_model,
+    sign_images,
 )
 from vitrail.tasks.explaining import WrittenExplanations, explain_files
 from vitrail.train.evaluate import Report
@@ -128,10 +128,7 @@ class ClassificationTask(Task):
             label_smoothing=experiment.task.label_smoothing,
             with_class_mean=_is_scored_by_classes(dataset.source),
         )
-        torch.manual_seed(train.seed)
-        model = build_from_settings(experiment.model)
-        if pretrained is not None:
-            copy_pretrained(model, pretrained.model)
+        model = build_model(experiment, pretrained)
         validation = None
         if len(dataset.validation) and train.validations:
             validation = ImageSource(dataset.validation, preprocessing, cache=train.cache)
@@ -154,11 +151,7 @@ class ClassificationTask(Task):
 
     def sign(self, dataset: ImageDataset, split: str, preprocessing: Config) -> dict[str, str]:
         assert isinstance(preprocessing, Preprocessing)
-        height, width = preprocessing.image_size
-        return {
-            **dataset.sign(split),
-            "input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}",
-        }
+        return dataset.sign(split) | sign_images(preprocessing)
 
     def score(self, loaded: LoadedModel, dataset: ImageDataset, split: str) -> Scoring:
         """Match the classes by name."""

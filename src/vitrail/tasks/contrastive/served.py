@@ -12,13 +12,19 @@ from torch import Tensor
 
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.interpret.viewer.page import explanation_data
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.predictor import Prediction
 from vitrail.tasks.contrastive.explanation import explain_pixels
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, check_names
-from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Options, RefusalError, common_facts, image_content
+from vitrail.tasks.serving import (
+    Given,
+    Options,
+    RefusalError,
+    Servable,
+    common_facts,
+    image_content,
+)
 
 USUAL_TOP = 5
 MOST_LABELS = 1000
@@ -34,7 +40,7 @@ class ZeroShotWork(NamedTuple):
     top: int
 
 
-class ServedCLIP:
+class ServedCLIP(Servable):
     """Zero-shot classification of images."""
 
     task = "contrastive"
@@ -63,7 +69,6 @@ class ServedCLIP:
         return ZeroShotWork(given.name, pixels, labels, options.top or USUAL_TOP)
 
     def group(self, options: Options) -> Hashable:
-        """Group by label list."""
         return options.labels
 
     def answer(self, works: Sequence[ZeroShotWork]) -> Sequence[dict[str, Any]]:
@@ -79,9 +84,6 @@ class ServedCLIP:
         vectors = self._classifier(work.labels).class_embeddings
         explained = explain_pixels(self.encoder, work.pixels, work.name, work.labels, vectors)
         return explained.showing(None if explained.maps else "gradient_input")  # not the slower occlusion
-
-    def pack(self, explanation: Explanation) -> dict[str, Any]:
-        return explanation_data(explanation, EXPLANATION_BYTES)
 
     def _classifier(self, labels: tuple[str, ...]) -> ZeroShotClassifier:
         """Return the classifier of a label list, from a cache of the latest ones."""

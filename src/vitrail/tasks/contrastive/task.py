@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from vitrail.core.config import Config
@@ -22,15 +21,24 @@ from vitrail.data.text.subwords import (
 )
 from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.engines.loading import load_start
-from vitrail.models import build_from_settings, model_settings
+from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig, ModelConfig
-from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.doctor import check_captions
 from vitrail.tasks.captioning.opening import open_captions
-from vitrail.tasks.contract import Choice, ExplainOptions, Parts, Scoring, Sentences, Settled, Task
+from vitrail.tasks.contract import (
+    Choice,
+    ExplainOptions,
+    Parts,
+    Scoring,
+    Sentences,
+    Settled,
+    Task,
+    build_model,
+    sign_images,
+)
 from vitrail.tasks.contrastive.choose import MAX_EPOCHS, choose
 from vitrail.tasks.contrastive.objective import ContrastiveObjective
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
@@ -111,10 +119,7 @@ class ContrastiveTask(Task):
         train, subwords = experiment.train, vocabulary_from_files(files)
         pretrained = load_start(experiment.weights, experiment.model["name"])
         preprocessing = _prepare_preprocessing(experiment.data, dataset, pretrained)
-        torch.manual_seed(train.seed)
-        model = build_from_settings(experiment.model)
-        if pretrained is not None:
-            copy_pretrained(model, pretrained.model)
+        model = build_model(experiment, pretrained)
         longest: int = experiment.model["max_length"]
         validation = None
         if len(dataset.validation) and train.validations:
@@ -149,12 +154,9 @@ class ContrastiveTask(Task):
     def sign(self, dataset: CaptionDataset, split: str, preprocessing: Config) -> dict[str, str]:
         """Include the number of candidate images and captions."""
         assert isinstance(preprocessing, ImageTextPreprocessing)
-        searched, (height, width) = dataset.splits[split], preprocessing.image_size
-        return {
-            **dataset.sign(split),
-            "among": f"{len(searched)} images with {searched.num_captions} captions",
-            "input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}",
-        }
+        searched = dataset.splits[split]
+        among = {"among": f"{len(searched)} images with {searched.num_captions} captions"}
+        return dataset.sign(split) | among | sign_images(preprocessing)
 
     def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> Scoring:
         preprocessing = ImageTextPreprocessing.from_tree(loaded.preprocessing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,14 +11,13 @@ from torch import Tensor
 
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.interpret.viewer.page import explanation_data
 from vitrail.tasks.detection.explanation import explain_boxes
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.serving import (
-    EXPLANATION_BYTES,
     EngineChoice,
     Given,
     Options,
+    Servable,
     can_explain,
     common_facts,
     image_content,
@@ -36,7 +35,7 @@ class BoxWork(NamedTuple):
     threshold: float
 
 
-class ServedDetector:
+class ServedDetector(Servable):
     """Find the objects in images."""
 
     task = "detection"
@@ -75,10 +74,6 @@ class ServedDetector:
         pixels, size = self.detector.read(content, given.name)
         return BoxWork(given.name, pixels, size, self.detector.threshold_of(options.threshold))
 
-    def group(self, options: Options) -> Hashable:
-        """Batch all: which boxes are shown does not matter to the model."""
-        return "boxes"
-
     def answer(self, works: Sequence[BoxWork]) -> Sequence[dict[str, Any]]:
         found = self.detector.find([work.pixels for work in works])
         return [
@@ -88,6 +83,3 @@ class ServedDetector:
 
     def explain(self, work: BoxWork) -> Explanation:
         return explain_boxes(self.detector, work.pixels, work.size, name=work.name, threshold=work.threshold)
-
-    def pack(self, explanation: Explanation) -> dict[str, Any]:
-        return explanation_data(explanation, EXPLANATION_BYTES)

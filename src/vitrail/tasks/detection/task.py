@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.findings import Verdict
 from vitrail.engines.loading import load_start
-from vitrail.models import build_from_settings, model_settings
+from vitrail.models import model_settings
 from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ModelConfig
-from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.contract import (
     Choice,
@@ -30,6 +28,8 @@ from vitrail.tasks.contract import (
     Scoring,
     Settled,
     Task,
+    build_model,
+    sign_images,
 )
 from vitrail.tasks.detection.choose import choose
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
@@ -129,10 +129,7 @@ class DetectionTask(Task):
         _check_fit(experiment, dataset)
         pretrained = load_start(experiment.weights, experiment.model["name"])
         preprocessing = _prepare_preprocessing(data, dataset, pretrained)
-        torch.manual_seed(train.seed)
-        model = build_from_settings(experiment.model)
-        if pretrained is not None:
-            copy_pretrained(model, pretrained.model)
+        model = build_model(experiment, pretrained)
         config: Any = model.config
         objective = DetectionObjective(
             len(dataset.class_names), preprocessing, experiment.task, scoring=config.scoring
@@ -159,11 +156,7 @@ class DetectionTask(Task):
 
     def sign(self, dataset: BoxDataset, split: str, preprocessing: Config) -> dict[str, str]:
         assert isinstance(preprocessing, BoxPreprocessing)
-        height, width = preprocessing.image_size
-        return {
-            **dataset.sign(split),
-            "input": f"{height}x{width} {preprocessing.resize} {preprocessing.interpolation}",
-        }
+        return dataset.sign(split) | sign_images(preprocessing)
 
     def score(self, loaded: LoadedModel, dataset: BoxDataset, split: str) -> Scoring:
         """Match the classes by name."""

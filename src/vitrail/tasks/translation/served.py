@@ -6,9 +6,15 @@ from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.interpret.viewer.page import explanation_data
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.serving import EXPLANATION_BYTES, Given, Options, RefusalError, can_explain, common_facts
+from vitrail.tasks.serving import (
+    Given,
+    Options,
+    RefusalError,
+    Servable,
+    can_explain,
+    common_facts,
+)
 from vitrail.tasks.translation.explanation import explain_text
 from vitrail.tasks.translation.predictor import Translator
 
@@ -22,7 +28,7 @@ class TextWork(NamedTuple):
     options: Options
 
 
-class ServedTranslator:
+class ServedTranslator(Servable):
     """Translate texts of one sentence each."""
 
     task = "translation"
@@ -56,7 +62,6 @@ class ServedTranslator:
         return TextWork(given.content, options)
 
     def group(self, options: Options) -> Hashable:
-        """Group by decoding settings."""
         return (options.beam_size, options.length_penalty, options.num_best)
 
     def answer(self, works: Sequence[TextWork]) -> Sequence[dict[str, Any] | RefusalError]:
@@ -72,9 +77,6 @@ class ServedTranslator:
     def explain(self, work: TextWork) -> Explanation:
         """Translate one text, or force a given translation, and record its alignment."""
         return explain_text(self.translator, work.text, target=work.options.target)
-
-    def pack(self, explanation: Explanation) -> dict[str, Any]:
-        return explanation_data(explanation, EXPLANATION_BYTES)
 
 
 def _refused(error: str) -> RefusalError:

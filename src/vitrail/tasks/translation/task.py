@@ -6,20 +6,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.engines.loading import load_start
-from vitrail.models import build_from_settings, model_settings
+from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig, TranslationModelConfig
-from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.contract import Choice, ComparisonMetric, ExplainOptions, Parts, Scoring, Settled, Task
+from vitrail.tasks.contract import (
+    Choice,
+    ComparisonMetric,
+    ExplainOptions,
+    Parts,
+    Scoring,
+    Settled,
+    Task,
+    build_model,
+)
 from vitrail.tasks.explaining import WrittenExplanations, explain_texts
 from vitrail.tasks.translation.choose import choose
 from vitrail.tasks.translation.dataset import PairDataset
@@ -115,10 +121,7 @@ class TranslationTask(Task):
         if pretrained is not None:
             preprocessing = PairPreprocessing.from_tree(pretrained.preprocessing)
         vocabulary = PairVocabulary.from_files(files)
-        torch.manual_seed(train.seed)
-        model = build_from_settings(experiment.model)
-        if pretrained is not None:
-            copy_pretrained(model, pretrained.model)
+        model = build_model(experiment, pretrained)
         validation = None
         if len(dataset.validation) and train.validations:
             validation = PairSource(dataset.validation, vocabulary, preprocessing)
@@ -152,8 +155,7 @@ class TranslationTask(Task):
     def sign(self, dataset: PairDataset, split: str, preprocessing: Config) -> dict[str, str]:
         assert isinstance(preprocessing, PairPreprocessing)
         text = "tokenised" if preprocessing.tokenised else "raw"
-        return {
-            **dataset.sign(split),
+        return dataset.sign(split) | {
             "input": f"{'-'.join(dataset.languages)} {text}{' lower-cased' * preprocessing.lower_case}",
         }
 
