@@ -16,7 +16,7 @@ from vitrail.tasks.answer_files import (
     caption_answers,
     check_answer_file,
     class_answers,
-    retrieval_answers,
+    retrieval_results,
     write_answers,
 )
 from vitrail.tasks.captioning.predictor import Caption
@@ -83,7 +83,8 @@ def test_a_table_of_captions_has_the_best_of_each_image(tmp_path: Path) -> None:
 def test_what_was_found_names_query_and_rank(
     tmp_path: Path, by_image: bool, bad_row: tuple[str, str]
 ) -> None:
-    answers = retrieval_answers(Retrieval((FOUND,), (("bad.png", "no image"),), by_image))
+    answers = retrieval_results(Retrieval((FOUND,), (("bad.png", "no image"),), by_image)).answers
+    assert answers is not None
 
     rows = rows_of(tmp_path, answers)
     lines = [json.loads(line) for line in written(tmp_path, ".jsonl", answers).splitlines()]

@@ -13,12 +13,11 @@ from vitrail.cli.bench import bench
 from vitrail.cli.comparing import compare
 from vitrail.cli.explaining import explain
 from vitrail.cli.exporting import export
-from vitrail.cli.faithfulness import faithfulness
 from vitrail.cli.image_text import classify, retrieve
 from vitrail.cli.lab import lab
 from vitrail.cli.models import convert, models
 from vitrail.cli.predicting import predict, translate
-from vitrail.cli.protocols import benchmarks, calibrate, probe, robustness
+from vitrail.cli.protocols import benchmarks, calibrate, faithfulness, probe, robustness
 from vitrail.cli.serving import serve
 from vitrail.cli.training import check, evaluate, train
 from vitrail.core.errors import VitrailError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from vitrail import __version__
 from vitrail.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitrail.tasks.answer_files import Answers
+    from vitrail.tasks.contract import FileResults
 
 EXIT_SOME_FAILED = 1
 EXIT_USER_ERROR = 2
@@ -76,16 +75,21 @@ def parse_seeds(text: str) -> int | list[int]:
         ) from None
 
 
-def write_file(output: Path, answers: Answers, errors: Iterable[tuple[str, str]]) -> None:
-    """Write predictions to a file, print its name, and report inputs that could not be used.
+def deliver(results: FileResults, output: Path | None, *, as_json: bool) -> int:
+    """Print predictions as a table or as JSON, or write them to a file; return the exit code.
 
     Args:
         output: its suffix decides the format.
-        errors: name of an unusable input, and why.
     """
     from vitrail.cli import show as terminal
     from vitrail.tasks.answer_files import write_answers
 
-    write_answers(output, answers)
-    terminal.show_errors(errors)
-    terminal.show_lines([str(output)])
+    if output is not None and results.answers is not None:
+        write_answers(output, results.answers)
+        terminal.show_errors(results.errors)
+        terminal.show_lines([str(output)])
+    elif as_json and output is None:
+        terminal.show_json(results.tree)
+    else:
+        terminal.show_results(results)
+    return EXIT_SOME_FAILED if results.errors else 0

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, app, write_file
+from vitrail.cli.app import Count, Flag, app, deliver
 from vitrail.core.errors import ConfigError
 
 Texts = Annotated[tuple[str, ...], Parameter(show_default=False)]
@@ -39,8 +39,7 @@ def classify(
         output: Write to this file; the suffix decides the format: .json, .jsonl, .csv, .tsv or .txt.
     """
     chosen = read_names(names, names_file)
-    from vitrail.cli import show as terminal
-    from vitrail.tasks.answer_files import check_answer_file, class_answers
+    from vitrail.tasks.answer_files import check_answer_file
     from vitrail.tasks.classification.predictor import class_results
     from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, check_names, read_templates
 
@@ -48,14 +47,7 @@ def classify(
     if output is not None:
         check_answer_file(output)
     predictions = ZeroShotClassifier(run, checked, templates=templates).predict(files, top=top)
-    if output is not None:
-        errors = ((each.source, each.error) for each in predictions if each.error)
-        write_file(output, class_answers(predictions), errors)
-    elif json:
-        terminal.show_json([prediction.to_json() for prediction in predictions])
-    else:
-        terminal.show_results(class_results(predictions))
-    return EXIT_SOME_FAILED if any(prediction.error for prediction in predictions) else 0
+    return deliver(class_results(predictions), output, as_json=json)
 
 
 @app.command(help_epilogue="Example: vitrail retrieve runs/clip holiday/ --text 'a dog on a beach'")
@@ -81,21 +73,14 @@ def retrieve(
         json: Print JSON instead of a table.
         output: Write to this file; the suffix decides the format: .json, .jsonl, .csv or .tsv.
     """
-    from vitrail.cli import show as terminal
-    from vitrail.tasks.answer_files import STRUCTURED, check_answer_file, retrieval_answers
+    from vitrail.tasks.answer_files import STRUCTURED, check_answer_file, retrieval_results
     from vitrail.tasks.contrastive.predictor import ImageTextEncoder
     from vitrail.tasks.contrastive.retrieval import retrieve as find
 
     if output is not None:
         check_answer_file(output, STRUCTURED)
     found = find(ImageTextEncoder(run), files, text, top=top, by_image=by_image)
-    if output is not None:
-        write_file(output, retrieval_answers(found), found.errors)
-    elif json:
-        terminal.show_json(found.to_json())
-    else:
-        terminal.show_retrieval(found)
-    return EXIT_SOME_FAILED if found.errors else 0
+    return deliver(retrieval_results(found), output, as_json=json)
 
 
 def read_names(names: str | None, file: Path | None) -> list[str]:

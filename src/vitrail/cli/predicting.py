@@ -13,7 +13,7 @@ from vitrail.cli.app import (
     Flag,
     Share,
     app,
-    write_file,
+    deliver,
 )
 from vitrail.core.errors import ConfigError
 
@@ -47,7 +47,6 @@ def predict(
         output: Write classes or captions to this file, whose suffix decides the format: .json, .jsonl, .csv,
             .tsv or .txt; or boxes (JSON, table, pictures) into this folder.
     """
-    from vitrail.cli import show as terminal
     from vitrail.engines.contract import AUTOMATIC
     from vitrail.engines.loading import open_source
     from vitrail.tasks.contract import FileOptions, Predicting
@@ -84,14 +83,7 @@ def predict(
         output=output,
         as_json=json,
     )
-    results = task.predict_files(files, options)
-    if output is not None and results.answers is not None:
-        write_file(output, results.answers, results.errors)
-    elif json and output is None:
-        terminal.show_json(results.tree)
-    else:
-        terminal.show_results(results)
-    return EXIT_SOME_FAILED if results.errors else 0
+    return deliver(task.predict_files(files, options), output, as_json=json)
 
 
 @app.command(help_epilogue="Example: vitrail translate runs/en-de letter.en -o letter.de")

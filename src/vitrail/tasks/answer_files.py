@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
@@ -36,6 +36,22 @@ class Answers:
     """Rows of the table."""
     lines: Sequence[str] = ()
     """The lines of ``.txt``."""
+
+
+class FileResults(NamedTuple):
+    """Predictions for files in every output format."""
+
+    tree: Any
+    """Plain JSON values."""
+    columns: tuple[str, ...]
+    """Header of the table; all columns after the second are numbers."""
+    rows: list[tuple[str, ...]]
+    errors: list[tuple[str, str]]
+    """Unreadable files, each with the reason."""
+    answers: Answers | None = None
+    """Predictions still to be written to ``output``, if any."""
+    notes: tuple[str, ...] = ()
+    """Lines that follow the table."""
 
 
 def check_answer_file(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
@@ -111,8 +127,8 @@ def class_answers(predictions: Sequence[Prediction]) -> Answers:
     )
 
 
-def retrieval_answers(found: Retrieval) -> Answers:
-    """One table row per query and match, nearest first; no plain lines."""
+def retrieval_results(found: Retrieval) -> FileResults:
+    """Return the results of each query, nearest first, in every output format but plain lines."""
     tree = found.to_json()
     rows: list[tuple[object, ...]] = [
         (result.query, rank, match.name, f"{match.cosine:.6f}", "")
@@ -122,9 +138,15 @@ def retrieval_answers(found: Retrieval) -> Answers:
     for name, error in found.errors:
         query, image = (name, "") if found.by_image else ("", name)
         rows.append((query, "", image, "", error))
-    return Answers(
+    answers = Answers(
         tree=tree,
         records=[*tree["results"], *tree["errors"]],
         columns=("query", "rank", "found", "cosine", "error"),
         rows=rows,
     )
+    shown = [
+        ("" if rank else result.query, match.name, f"{match.cosine:.3f}")
+        for result in found.results
+        for rank, match in enumerate(result.matches)
+    ]
+    return FileResults(tree, ("query", "found", "cosine"), shown, list(found.errors), answers)

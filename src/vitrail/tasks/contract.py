@@ -21,7 +21,7 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.answer_files import Answers
+from vitrail.tasks.answer_files import FileResults
 from vitrail.train.evaluate import Report
 from vitrail.train.objective import Objective
 from vitrail.train.settings import Experiment
@@ -119,22 +119,6 @@ class ExplainOptions(NamedTuple):
     """For class-specific methods; by default the most probable class."""
     threshold: float | None = None
     """Confidence threshold of detections."""
-
-
-class FileResults(NamedTuple):
-    """Predictions for files in every output format."""
-
-    tree: list[Any]
-    """Plain JSON values, one per file."""
-    columns: tuple[str, ...]
-    """Header of the table; all columns after the second are numbers."""
-    rows: list[tuple[str, ...]]
-    errors: list[tuple[str, str]]
-    """Unreadable files, each with the reason."""
-    answers: Answers | None = None
-    """Predictions still to be written to ``output``, if any."""
-    notes: tuple[str, ...] = ()
-    """Lines that follow the table."""
 
 
 @runtime_checkable

@@ -15,24 +15,9 @@ from vitrail.engines.export.package import Package
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig
-from vitrail.tasks.contract import Parts, Scoring, Settled, Task
+from vitrail.tasks.contract import Task
 from vitrail.train.run import Run
 from vitrail.train.settings import Experiment
-
-__all__ = [
-    "TASKS",
-    "Parts",
-    "Scoring",
-    "Settled",
-    "Task",
-    "open_run",
-    "other_use",
-    "read_experiment",
-    "recognise",
-    "task_of",
-    "task_of_model",
-    "task_of_source",
-]
 
 FALLBACK = "classification"  # whose opening reports what is wrong with unknown data
 CAPTIONS, IMAGE_TEXT = "captioning", "contrastive"  # two uses of the same data

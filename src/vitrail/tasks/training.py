@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 
@@ -229,8 +229,7 @@ def _run_to_the_end(
             signature=task.sign(parts.dataset, "test", parts.preprocessing),
         )
         report = task.as_published(report, parts.dataset, "test")
-        outcome = Outcome(result.model, report, result.elapsed_s)
-        processes.from_first(lambda: write_results(run, parts, outcome))
+        processes.from_first(lambda: write_results(run, parts, result.model, report, result.elapsed_s))
     headline = task.headline_of(parts.dataset)
     return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE, headline)
 
@@ -256,17 +255,7 @@ def _settle_objective(
     return objective.settled(evaluator)
 
 
-class Outcome(NamedTuple):
-    """The outcome of a training."""
-
-    model: nn.Module
-    report: Report
-    """Scores on the test split."""
-    elapsed_s: float
-    """Training time over all sessions."""
-
-
-def write_results(run: Run, parts: Parts, outcome: Outcome) -> None:
+def write_results(run: Run, parts: Parts, model: nn.Module, report: Report, elapsed_s: float) -> None:
     """Write ``model/``, ``report.json`` and ``report.html``, each atomically.
 
     Raises:
@@ -274,39 +263,33 @@ def write_results(run: Run, parts: Parts, outcome: Outcome) -> None:
     """
     save_model(
         run.model_folder,
-        outcome.model,
+        model,
         model_settings=run.experiment.model,
         preprocessing=parts.preprocessing.model_dump(mode="json"),
-        class_names=list(outcome.report.class_names),
+        class_names=list(report.class_names),
         about={
             "run": run.path.name,
             "task": run.experiment.task.model_dump(mode="json"),
-            "scores": outcome.report.scores,
-            "signature": outcome.report.signature_line,
-            "training_s": round(outcome.elapsed_s, 1),
+            "scores": report.scores,
+            "signature": report.signature_line,
+            "training_s": round(elapsed_s, 1),
             "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         },
         files=parts.files,
     )
-    outcome.report.save(run.path / "report.json")
+    report.save(run.path / "report.json")
     loaded = load_model(run.model_folder)
-    record = _record_of(run, outcome.report)
+    record = _record_of(run, report)
     task_of(run.experiment).write_page(run.path / REPORT_PAGE, loaded, parts, record)
 
 
-def repeat_command(run: Run) -> str:
-    """Return the command line that repeats the training from the stored settings."""
-    source = shlex.quote(run.experiment.data.source)
-    return f"vitrail train {source} --config {shlex.quote(str(run.path / 'config.json'))}"
-
-
 def _record_of(run: Run, report: Report) -> RunRecord:
-    settings = run.experiment
+    settings, source = run.experiment, shlex.quote(run.experiment.data.source)
     choices = _read_json(run.path / "choices.json", [])
     return RunRecord(
         title=f"{settings.model['name']} on {Path(settings.data.source).name}",
         report=report,
-        command=repeat_command(run),
+        command=f"vitrail train {source} --config {shlex.quote(str(run.path / 'config.json'))}",
         choices=[_as_it_went(settings.train, **choice) for choice in choices],
         verdict_lines=_read_json(run.path / "verdict.json", {"lines": []})["lines"],
         metrics_path=run.path / "metrics.jsonl",

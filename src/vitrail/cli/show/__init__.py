@@ -1,8 +1,15 @@
 """Terminal output of the commands: tables that fit 80 columns, a progress bar, JSON."""
 
-from vitrail.cli.show.answers import show_results, show_retrieval, show_unknown_words
 from vitrail.cli.show.lab import show_claims, show_measuring
-from vitrail.cli.show.lines import is_first_process, show_errors, show_json, show_line_fault, show_lines
+from vitrail.cli.show.lines import (
+    is_first_process,
+    show_errors,
+    show_json,
+    show_line_fault,
+    show_lines,
+    show_results,
+    show_unknown_words,
+)
 from vitrail.cli.show.models import show_card, show_models, show_settings
 from vitrail.cli.show.running import show_report, show_serving, show_trained, show_training
 from vitrail.cli.show.studies import show_comparing, show_comparison, show_faithfulness, show_images_done
@@ -23,7 +30,6 @@ __all__ = [
     "show_models",
     "show_report",
     "show_results",
-    "show_retrieval",
     "show_serving",
     "show_settings",
     "show_trained",

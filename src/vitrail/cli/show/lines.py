@@ -8,11 +8,14 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from vitrail.tasks.contract import FileResults
 
 MAX_WIDTH = 80
 
@@ -123,3 +126,19 @@ def show_facts(facts: Iterable[tuple[str, str]], width: int | None = None) -> No
 def on_two_lines(cell: str) -> str:
     """Put a value above its range or interval, so that all columns fit."""
     return cell.replace(" (", "\n", 1).replace(" to ", "..").rstrip(")")
+
+
+def show_results(results: FileResults) -> None:
+    """Print a table of predictions with its notes; errors go to stderr."""
+    if results.rows:
+        show_table(results.columns, results.rows, texts=(0, 1))
+    show_errors(results.errors)
+    show_lines(results.notes)
+
+
+def show_unknown_words(words: Sequence[str]) -> None:
+    """Print to stderr the words that a captioner does not know, if any."""
+    if words:
+        subject = "1 word is" if len(words) == 1 else f"{len(words)} words are"
+        listed = ", ".join(words)
+        sys.stderr.write(f"vitrail: warning: {subject} not in the model's vocabulary: {listed}\n")
