@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,22 +28,14 @@ from vitrail.interpret.learned import (
     why_no_positions,
 )
 from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.contract import Scoring
 from vitrail.tasks.evaluating import trained_experiment
 from vitrail.tasks.registry import task_of_model
 from vitrail.train.machine import inspect_machine
-from vitrail.train.objective import Objective
 
 NUM_SAMPLES = 128  # Dosovitskiy et al. 2021, appendix D.7
 NUM_FILTERS = 64  # of a convolution, drawn as they are
 HEAD_PANELS = ("Attention distance", "Head entropy", "Head similarity")
-
-
-class _Samples(NamedTuple):
-    """The samples that heads are measured on."""
-
-    objective: Objective
-    source: SampleSource
-    origin: str
 
 
 def inspect_learned(
@@ -86,11 +78,8 @@ def inspect_learned(
     if not positions:
         left_out["Position embeddings"] = f"this model has no learned ones: {why_no_positions(model)}"
     heads: HeadFindings | str
-    match _find_samples(run, loaded, data):
-        case str() as reason:
-            heads = reason
-        case samples:
-            heads = _measure_heads(loaded, samples, count, seed, on_sample or _ignore)
+    samples = _find_samples(run, loaded, data)
+    heads = samples if isinstance(samples, str) else _measure_heads(loaded, *samples, count, seed, on_sample)
     left_out |= _missing_panels(heads)
     found = Learned(
         model=str(loaded.model_settings.get("name", type(model).__name__)),
@@ -132,7 +121,9 @@ def _missing_panels(heads: HeadFindings | str) -> dict[str, str]:
         return dict.fromkeys(HEAD_PANELS, heads)
     missing = {}
     if all(each.distance_px is None for each in heads.layers):
-        missing["Attention distance"] = "the tokens that attend or are attended to are no patches of an image"
+        missing["Attention distance"] = (
+            "the tokens that attend or are attended to are not patches of an image"
+        )
     if all(each.entropy_shares is None for each in heads.layers):
         missing["Head entropy"] = "there is never more than one key"
     if not heads.groups:
@@ -140,13 +131,12 @@ def _missing_panels(heads: HeadFindings | str) -> dict[str, str]:
     return missing
 
 
-def _find_samples(run: str | Path, loaded: LoadedModel, data: str | None) -> _Samples | str:
+def _find_samples(run: str | Path, loaded: LoadedModel, data: str | None) -> tuple[Scoring, str] | str:
     """Return the data to measure heads on, or why there is none; given data must be usable."""
     if not has_attention(loaded.model):
         return "this model has no attention"
     if data is not None:
-        scoring, origin = task_of_model(loaded).sample_data(loaded, data)
-        return _Samples(scoring.objective, scoring.source, origin)
+        return task_of_model(loaded).sample_data(loaded, data)
     try:
         own = _own_samples(run, loaded)
     except DataError as error:
@@ -155,31 +145,37 @@ def _find_samples(run: str | Path, loaded: LoadedModel, data: str | None) -> _Sa
 
 
 def _measure_heads(
-    loaded: LoadedModel, samples: _Samples, count: int, seed: int, on_sample: Callable[[int], None]
+    loaded: LoadedModel,
+    scoring: Scoring,
+    origin: str,
+    count: int,
+    seed: int,
+    on_sample: Callable[[int], None] | None,
 ) -> HeadFindings | str:
     """Return what heads do on sampled readable data, or why that is unknown."""
-    order = np.random.default_rng(seed).permutation(len(samples.source)).tolist()
+    order = np.random.default_rng(seed).permutation(len(scoring.source)).tolist()
     device = inspect_machine().device
     model = loaded.model.to(device).eval()
     task = task_of_model(loaded)
     # Padding would count as words.
     meter = HeadMeter(over_images_only=task.has_several_texts)
     unreadable, sizes = 0, set()
-    for sample in _load(samples.source, order):
+    for sample in _load(scoring.source, order):
         if sample is None:
             unreadable += 1
             continue
-        batch = samples.objective.collate([sample], None).to(device)
+        batch = scoring.objective.collate([sample], None).to(device)
         images = getattr(batch, "images", None)
         size = None if images is None else (images.shape[-2], images.shape[-1])
         with torch.no_grad(), meter.measure(model, size):
-            task.run_once(samples.objective, model, batch)
+            task.run_once(scoring.objective, model, batch)
         sizes.add(size)
-        on_sample(meter.num_samples)
+        if on_sample is not None:
+            on_sample(meter.num_samples)
         if meter.num_samples == count:
             break
     if not meter.num_samples:
-        return f"none of the {unreadable} {samples.origin} can be read"
+        return f"none of the {unreadable} {origin} can be read"
     layers = meter.layers()
     if not layers and meter.left_out:
         return "the layers of this model mix tokens by weights that do not sum to one"
@@ -190,15 +186,11 @@ def _measure_heads(
         layers=layers,
         groups=meter.groups(),
         num_samples=meter.num_samples,
-        origin=samples.origin,
+        origin=origin,
         num_unreadable=unreadable,
         not_measured=tuple(meter.left_out),
         image_size=sizes.pop() if len(sizes) == 1 and has_patches else None,
     )
-
-
-def _ignore(done: int) -> None:
-    """Ignore progress."""
 
 
 def _load(source: SampleSource, order: list[int]) -> Iterator[Any]:
@@ -210,7 +202,7 @@ def _load(source: SampleSource, order: list[int]) -> Iterator[Any]:
             yield None
 
 
-def _own_samples(run: str | Path, loaded: LoadedModel) -> _Samples | None:
+def _own_samples(run: str | Path, loaded: LoadedModel) -> tuple[Scoring, str] | None:
     """Open the validation split of a run's data, divided as in training; None where it is unknown."""
     trained = trained_experiment(run)
     if trained is None:
@@ -225,4 +217,4 @@ def _own_samples(run: str | Path, loaded: LoadedModel) -> _Samples | None:
             expected="at least one sample",
             remedy="Name other data with --data",
         )
-    return _Samples(scoring.objective, scoring.source, f"validation {task.samples} of {source}")
+    return scoring, f"validation {task.samples} of {source}"
