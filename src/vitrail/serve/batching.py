@@ -131,7 +131,7 @@ class BatchWorker:
                     503,
                     "the server is stopping",
                     expected="a server that runs",
-                    remedy="Ask again, of another server or once this one has started again",
+                    remedy="Use another server, or retry once this one has restarted",
                     retry_after_s=5,
                 )
             if count > capacity:
@@ -141,7 +141,7 @@ class BatchWorker:
                     429,
                     f"{len(self)} inputs wait for the model {self.name} already",
                     expected=f"room for {count} more among {capacity}",
-                    remedy="Ask again after the seconds of Retry-After",
+                    remedy="Retry after the seconds in Retry-After",
                     retry_after_s=min(max(math.ceil(len(self) * self._seconds_each), 1), LONGEST_RETRY_S),
                 )
             self._num_reserved += count

@@ -59,12 +59,12 @@ class HostedModel:
         self.facts: dict[str, Any] = {}
 
     def describe(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"name": self.name, "state": self.state, **self.facts}
+        facts: dict[str, Any] = {"name": self.name, "state": self.state, **self.facts}
         if self.error is not None:
-            told["error"] = str(self.error)
+            facts["error"] = str(self.error)
         if self.worker is not None:
-            told["waiting"] = len(self.worker)
-        return told
+            facts["waiting"] = len(self.worker)
+        return facts
 
     def ready(self) -> tuple[Servable, BatchWorker]:
         """Return the model and its worker.
@@ -79,10 +79,8 @@ class HostedModel:
                 f"the model {self.name} could not be loaded: {self.error}"
                 if is_failed
                 else f"the model {self.name} is still being loaded",
-                expected="a model that is ready; /models tells",
-                remedy="Start the server again with a model that loads"
-                if is_failed
-                else "Ask again in a while",
+                expected="a model that is ready; see /models",
+                remedy="Start the server again with a model that loads" if is_failed else "Retry in a while",
                 retry_after_s=None if is_failed else 2,
             )
         return self.served, self.worker

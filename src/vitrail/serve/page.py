@@ -48,7 +48,7 @@ def front_page(hosting: Hosting, settings: ServeSettings, chosen: str | None) ->
     model = hosting.models.get(chosen or "", models[0])
     bar = _bar(models, model, has_token=settings.token is not None)
     if model.state != "ready":
-        body = bar + _not_ready(model, tells_why=settings.token is None)
+        body = bar + _not_ready(model, shows_reason=settings.token is None)
         refresh = '<meta http-equiv="refresh" content="2">' if model.state == "loading" else ""
         return _frame(model.name, body, ("live.css",), ("live.js",), model, settings, head=refresh)
     is_text = "languages" in model.facts
@@ -81,10 +81,10 @@ def _frame(
 ) -> str:
     links = "".join(f'<link rel="stylesheet" href="static/{name}">' for name in ("page.css", *styles))
     tags = "".join(f'<script src="static/{name}"></script>' for name in scripts)
-    told = ""
+    attributes = ""
     if model is not None and settings is not None:
         can_explain = "yes" if model.facts.get("can_explain") else "no"
-        told = (
+        attributes = (
             f' data-model="{escape(model.name)}" data-options="{" ".join(model.facts.get("options", ()))}"'
             f' data-can-explain="{can_explain}" data-max-bytes="{settings.max_upload_bytes}"'
         )
@@ -92,7 +92,7 @@ def _frame(
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<link rel="icon" href="data:,">{head}<title>{escape(title)} - Vitrail</title>{links}</head>\n'
-        f"<body{told}><main>\n{body}\n</main>{tags}</body></html>\n"
+        f"<body{attributes}><main>\n{body}\n</main>{tags}</body></html>\n"
     )
 
 
@@ -165,9 +165,9 @@ def _text_form(model: HostedModel) -> str:
     )
 
 
-def _not_ready(model: HostedModel, *, tells_why: bool) -> str:
+def _not_ready(model: HostedModel, *, shows_reason: bool) -> str:
     if model.state == "failed":
-        why = escape(str(model.error)) if tells_why else "The log of the server says why."
+        why = escape(str(model.error)) if shows_reason else "See the log of the server."
         return f'<p id="problem" role="alert">This model could not be loaded. {why}</p>'
     return (
         '<section><p role="status">This model is being loaded. The page looks again by itself.</p></section>'

@@ -298,7 +298,7 @@ class UploadBudget:
                     429,
                     f"other uploads take {self.held_bytes - upload.held_bytes:,} bytes already",
                     expected=f"at most {self.limit_bytes:,} bytes of all uploads together",
-                    remedy="Ask again after the seconds of Retry-After",
+                    remedy="Retry after the seconds in Retry-After",
                     retry_after_s=1,
                 )
             self._end(longest)

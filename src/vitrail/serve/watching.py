@@ -113,7 +113,7 @@ def _failed(error: Exception) -> JSONResponse:
         503 if is_memory else 500,
         "there was not enough memory" if is_memory else f"the server failed: {type(error).__name__}",
         expected="an answer",
-        remedy="Ask again with less" if is_memory else "See the log of the server",
+        remedy="Send fewer or smaller inputs" if is_memory else "See the log of the server",
     )
     return answer_json(error_tree(refusal), refusal.status, {"connection": "close"})
 

@@ -240,7 +240,7 @@ class Task(Protocol):
         """Return an experiment with one step, before the user's settings are applied.
 
         Args:
-            asked: of the class ``experiment``; ``is_given`` tells the user's settings.
+            asked: of the class ``experiment``; ``is_given`` says which settings are the user's.
             budget_s: wall-clock budget of the whole run.
         """
         ...
@@ -284,9 +284,9 @@ class Task(Protocol):
             DataError: the data does not suit the model.
         """
         if sentences.templates or sentences.names:
-            told = "templates were" if sentences.templates else "names of classes were"
+            given = "templates were" if sentences.templates else "names of classes were"
             raise ConfigError(
-                f"{told} given to score {loaded.model_settings.get('name', 'the model')} on {source}",
+                f"{given} given to score {loaded.model_settings.get('name', 'the model')} on {source}",
                 expected="a CLIP, and images with classes",
                 remedy="Leave them out",
             )

@@ -121,7 +121,7 @@ class Request:
 
 
 def read_asked(task: Task, settings: Mapping[str, Any]) -> Any:
-    """Return an experiment whose ``is_given`` tells the requested settings.
+    """Return an experiment whose ``is_given`` says which settings were requested.
 
     Dotted paths end here: later code uses attributes. Names and values are checked before any data is read,
     except for the fields of the model, some of which depend on the data.

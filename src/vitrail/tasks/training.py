@@ -124,7 +124,7 @@ def train(
         name: the run directory's name, by default made of date, data and model.
         seed: seed of weights, order, augmentation and dropout.
         dry_run: stop when everything is chosen, and return the choices.
-        on_event: is told what happens, in the first process only.
+        on_event: called with each event, in the first process only.
 
     Raises:
         DataError: the data cannot be used.

@@ -1,5 +1,5 @@
 // What the pages of all kinds share: which model, the token, asking the server, and saying what went wrong.
-const told = document.body.dataset;
+const settings = document.body.dataset;
 const TOKEN = "vitrail-token";
 let asking = null;
 
@@ -16,7 +16,7 @@ function complain(text) {
 // Ask for a prediction or an explanation, until the signal of "only" ends it.
 async function ask(signal, path, body, type, options = {}) {
   signal.throwIfAborted();
-  const query = new URLSearchParams({ model: told.model, ...options });
+  const query = new URLSearchParams({ model: settings.model, ...options });
   const headers = { "content-type": type };
   const token = sessionStorage.getItem(TOKEN);
   if (token) headers.authorization = `Bearer ${token}`;

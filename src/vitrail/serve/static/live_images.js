@@ -3,10 +3,10 @@ const MOST_KEPT = 12;
 const REST_MS = 250; // after the slider was moved
 let last = null; // the image that was looked at last
 const kept = []; // the files of the images in the view, for another confidence threshold
-const options = new Set(told.options.split(" ")); // that the model takes
+const options = new Set(settings.options.split(" ")); // that the model takes
 const isDetector = options.has("threshold");
 const isCLIP = options.has("labels");
-const canExplain = told.canExplain === "yes";
+const canExplain = settings.canExplain === "yes";
 
 function readOptions() {
   if (isCLIP) return { labels: part("labels").value };
@@ -14,7 +14,7 @@ function readOptions() {
 }
 
 function check(file) {
-  if (file.size > +told.maxBytes) throw new Error(`${file.name} has ${file.size.toLocaleString("en")} bytes. The server takes at most ${(+told.maxBytes).toLocaleString("en")}. Choose a smaller image.`);
+  if (file.size > +settings.maxBytes) throw new Error(`${file.name} has ${file.size.toLocaleString("en")} bytes. The server takes at most ${(+settings.maxBytes).toLocaleString("en")}. Choose a smaller image.`);
 }
 
 const typeOf = (file) => file.type || "application/octet-stream";

@@ -1,6 +1,6 @@
 // Translation as one types: after a short rest the sentence is asked for, and its alignment is shown.
 const REST_MS = 300;
-const canExplain = told.canExplain === "yes";
+const canExplain = settings.canExplain === "yes";
 const typed = part("typed");
 let timer;
 
