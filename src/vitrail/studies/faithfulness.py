@@ -225,19 +225,15 @@ def usual_methods(explanation: Explanation) -> tuple[str, ...]:
 
 def _check(methods: Sequence[str]) -> tuple[str, ...]:
     """Return the methods without duplicates; raise if one is unknown."""
-    if not methods:
+    unknown = next((name for name in methods if name not in METHODS), None)
+    if not methods or unknown is not None:
         raise ConfigError(
-            "no method was named",
+            f"there is no method {unknown!r}" if methods else "no method was named",
             expected=" or ".join(METHODS),
-            remedy="Name one or more, or leave them out for those that suit the model",
+            remedy=did_you_mean(unknown, METHODS)
+            if unknown
+            else "Leave them out for those that suit the model",
         )
-    for name in methods:
-        if name not in METHODS:
-            raise ConfigError(
-                f"there is no method {name!r}",
-                expected=" or ".join(METHODS),
-                remedy=did_you_mean(name, METHODS),
-            )
     return tuple(dict.fromkeys(methods))
 
 
