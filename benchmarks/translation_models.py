@@ -13,7 +13,7 @@ from vitrail.data.text.subwords import PairVocabulary
 from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models import model_settings
-from vitrail.models.checkpoint import LoadedModel, load_model, save_model
+from vitrail.models.checkpoint import LoadedModel, load_model
 from vitrail.models.transformer import TransformerConfig
 from vitrail.models.weights.conversion import export
 from vitrail.nn.sinusoidal import sinusoidal_positions
@@ -87,15 +87,7 @@ def load_run(source: str) -> LoadedModel:
 
 def keep(loaded: LoadedModel, folder: Path) -> None:
     """Save a model for the processes of the benchmark."""
-    save_model(
-        folder,
-        loaded.model,
-        model_settings=loaded.model_settings,
-        preprocessing=loaded.preprocessing,
-        class_names=loaded.class_names,
-        about=loaded.about,
-        files=loaded.files,
-    )
+    loaded.save(folder)
 
 
 def to_marian(folder: Path) -> MarianMTModel:

@@ -15,7 +15,7 @@ from vitrail.data.source import ImageSource
 from vitrail.engines.export.comparison import ExportObjective, Samples, generate_samples
 from vitrail.engines.export.package import Comparison, Package, PortSpec, digest_files
 from vitrail.models import build, model_settings
-from vitrail.models.checkpoint import LoadedModel, save_model
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.detection.samples import BoxSource
@@ -66,14 +66,7 @@ def load_small(name: str, **changes: Any) -> LoadedModel:
 
 def save_loaded(folder: Path, loaded: LoadedModel) -> LoadedModel:
     """Save a model as a run would, and return it."""
-    save_model(
-        folder,
-        loaded.model,
-        model_settings=loaded.model_settings,
-        preprocessing=loaded.preprocessing,
-        class_names=loaded.class_names,
-        about=loaded.about,
-    )
+    loaded.save(folder)
     return loaded
 
 

@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from making.served_models import NAMES, picture, running, small_classifier
+from making.served_models import picture, running, small_classifier
 from making.small_translators import small_translator
 from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, ConfigError
-from vitrail.models.checkpoint import LoadedModel, save_model
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.serve import serve, server
 from vitrail.serve.app import MAX_EXPLANATIONS
 from vitrail.serve.hosting import Hosting
@@ -78,14 +78,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 def save_classifier(folder: Path) -> Path:
     loaded = small_classifier()
-    save_model(
-        folder / "model",
-        loaded.model,
-        model_settings=loaded.model_settings,
-        preprocessing=loaded.preprocessing,
-        class_names=NAMES,
-        about={},
-    )
+    loaded.save(folder / "model")
     return folder
 
 

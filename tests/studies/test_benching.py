@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from vitrail.core.errors import ConfigError
-from vitrail.models.checkpoint import save_model
 from vitrail.models.contract import DetectionModelConfig
 from vitrail.studies import benching
 from vitrail.studies.benching import bench_model, build_named
@@ -55,14 +54,7 @@ def test_only_what_somebody_may_predict_with_is_kept(
 
     monkeypatch.setattr(benching, "bench", stop)
     loaded = build_named("vit_nano")
-    save_model(
-        tmp_path / "model",
-        loaded.model,
-        model_settings=loaded.model_settings,
-        preprocessing=loaded.preprocessing,
-        class_names=loaded.class_names,
-        about={},
-    )
+    loaded.save(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(KeyboardInterrupt):

@@ -13,7 +13,7 @@ from vitrail.cli import main
 from vitrail.core.errors import ConfigError
 from vitrail.engines.export.comparison import generate_samples
 from vitrail.engines.export.package import Package
-from vitrail.models.checkpoint import LoadedModel, save_model
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.studies import exporting
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
@@ -44,14 +44,7 @@ def run_folder(photos: Path, loaded: LoadedModel, tmp_path: Path) -> Path:
         train=TrainSettings(steps=1, batch_size=1),
     )
     run = Run.create(tmp_path / "runs", experiment, [], name="tiny")
-    save_model(
-        run.model_folder,
-        loaded.model,
-        model_settings=loaded.model_settings,
-        preprocessing=loaded.preprocessing,
-        class_names=loaded.class_names,
-        about={},
-    )
+    loaded.save(run.model_folder)
     return run.path
 
 

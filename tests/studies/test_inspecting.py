@@ -132,15 +132,7 @@ def test_a_model_without_positions_and_attention_says_so(tmp_path: Path) -> None
 
 def test_a_translator_has_no_filters_and_one_that_learns_positions_shows_them(tmp_path: Path) -> None:
     loaded = small_translator(positions="learned", max_length=40)
-    save_model(
-        tmp_path / "model",
-        loaded.model,
-        model_settings=loaded.model_settings,
-        preprocessing=loaded.preprocessing,
-        class_names=[],
-        about={},
-        files=loaded.files,
-    )
+    loaded.save(tmp_path / "model")
 
     found = inspect_learned(tmp_path / "model")
 

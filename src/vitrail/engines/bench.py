@@ -54,7 +54,7 @@ from vitrail.engines.turns import (
     start_products,
     take_turns,
 )
-from vitrail.models.checkpoint import LoadedModel, save_model
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.cost import count_forward
 
 NUM_SCORED = 1000  # images for scoring reduced precisions
@@ -198,15 +198,7 @@ class _Bench:
         self.shape: ProductShape = shape_for(loaded.model)
         self.gflops = 2 * count_gmacs(loaded)
         self.model_folder = scratch / "model"
-        save_model(
-            self.model_folder,
-            loaded.model,
-            model_settings=loaded.model_settings,
-            preprocessing=loaded.preprocessing,
-            class_names=loaded.class_names,
-            about=loaded.about,
-            files=loaded.files,
-        )
+        loaded.save(self.model_folder)
 
     def start_engine(
         self, engine: EngineName, precision: Precision, stack: ExitStack

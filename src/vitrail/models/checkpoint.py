@@ -42,6 +42,22 @@ class LoadedModel(NamedTuple):
     files: Mapping[str, bytes] = {}
     """Further files needed for preprocessing, such as vocabularies, by name."""
 
+    def save(self, folder: Path) -> None:
+        """Write everything into a folder as ``save_model`` does.
+
+        Raises:
+            CheckpointError: the disk is full or not writable.
+        """
+        save_model(
+            folder,
+            self.model,
+            model_settings=self.model_settings,
+            preprocessing=self.preprocessing,
+            class_names=self.class_names,
+            about=self.about,
+            files=self.files,
+        )
+
 
 def save_model(
     folder: Path,

@@ -15,7 +15,7 @@ from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
-from vitrail.models.checkpoint import LoadedModel, save_model
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.detection.predictor import CLASS_IDS_FILE, Detector
 
@@ -160,14 +160,7 @@ def test_boxes_are_drawn_where_they_are() -> None:
 
 def test_a_saved_detector_is_used_by_its_folder(tmp_path: Path) -> None:
     loaded = small_detr()
-    save_model(
-        tmp_path / "run" / "model",
-        loaded.model,
-        model_settings=loaded.model_settings,
-        preprocessing=loaded.preprocessing,
-        class_names=loaded.class_names,
-        about={},
-    )
+    loaded.save(tmp_path / "run" / "model")
     picture = noise((30, 20))
 
     (saved,) = Detector(tmp_path / "run").detect(picture, threshold=0)

@@ -180,15 +180,7 @@ def test_a_translation_that_does_not_end_says_so(translator: Translator) -> None
 
 def test_a_saved_translator_is_loaded_from_its_run(translator: Translator, tmp_path: Path) -> None:
     loaded = small_translator()
-    save_model(
-        tmp_path / "run" / "model",
-        loaded.model,
-        model_settings=loaded.model_settings,
-        preprocessing=loaded.preprocessing,
-        class_names=[],
-        about={},
-        files=loaded.files,
-    )
+    loaded.save(tmp_path / "run" / "model")
 
     found = texts(Translator(tmp_path / "run").translate(ENGLISH, beam_size=2, max_length=5))
 
