@@ -107,18 +107,6 @@ def test_a_verdict_of_the_defaults_stands_alone() -> None:
     assert result.write_setting("num_seeds") == "num_seeds=8"
 
 
-def test_results_of_an_earlier_call_that_knew_no_changes_are_read(tmp_path: Path) -> None:
-    run_claims(["permutation"], changes={"permutation.num_seeds": 1}, output=tmp_path)
-    file = tmp_path / "results.json"
-    tree = json.loads(file.read_text())
-    del tree["claims"][0]["changed_from"]
-    file.write_text(json.dumps(tree))
-
-    run_claims(["score_scaling"], changes={**LITTLE_SCORES}, output=tmp_path)
-
-    assert "<td>holds</td>" in (tmp_path / "lab.html").read_text()
-
-
 def test_the_page_has_a_colour_for_every_verdict() -> None:
     for verdict in get_args(Verdict):
         assert f".{verdict.split()[-1]}{{color:" in STYLE

@@ -257,7 +257,7 @@ class ClaimResult(Config):
     """The numbers that decided it."""
     verdict: Verdict
     settings: dict[str, Any]
-    changed_from: dict[str, Any] = Field(default={})
+    changed_from: dict[str, Any]
     """The defaults of changed settings; a verdict under other settings says less about the claim."""
     seed: int
     seconds: float
