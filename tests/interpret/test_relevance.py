@@ -135,10 +135,10 @@ def test_windows_pull_as_the_map_of_the_whole_image_does():
 
 def _to_grid(values: torch.Tensor, block: nn.Module) -> torch.Tensor:
     """Put what stands window by window on the image's patches, head by head."""
-    from vitrail.nn.windows import fit_windows, window_cells
+    from vitrail.nn.windows import fit_windows, window_positions
 
     windows = fit_windows((8, 12), (3, 3), shifted=block.mixer.shifted)
-    cells = window_cells(windows).flatten()
+    cells = window_positions(windows).flatten()
     dense = torch.zeros(96, values.shape[-1])
     dense[cells[cells >= 0]] = values.detach().flatten(0, -2)[cells >= 0]
     return dense.unflatten(-1, (block.mixer.num_heads, -1)).transpose(0, 1)

@@ -10,9 +10,9 @@ from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.token_merging import (
     Matching,
     TokenMergingBlock,
+    average_matched,
     begin_merging,
-    match_cells,
-    merge_cells,
+    match_tokens,
     restore_tokens,
 )
 
@@ -30,7 +30,7 @@ def test_every_second_cell_is_paired_with_its_most_similar_other_and_the_best_pa
     second = torch.tensor([[0.0, 3.0], [5.0, 0.1], [-1.0, 0.0]])
     keys = torch.stack((first, second), dim=1).flatten(0, 1)[None]
 
-    matching = match_cells(keys, 2)
+    matching = match_tokens(keys, 2)
 
     assert matching.merged.tolist() == [[1, 0]]  # of equal direction, then nearly so
     assert matching.partner.tolist() == [[0, 1]]
@@ -38,7 +38,7 @@ def test_every_second_cell_is_paired_with_its_most_similar_other_and_the_best_pa
 
 
 def test_no_more_edges_than_cells_and_an_odd_one_is_of_the_first_set():
-    matching = match_cells(torch.randn(2, 5, 3), 2)
+    matching = match_tokens(torch.randn(2, 5, 3), 2)
     assert matching.merged.shape == (2, 2)
     assert matching.kept.shape == (2, 1)
     assert matching.partner.max() < 2
@@ -48,7 +48,7 @@ def test_a_merged_token_is_the_mean_of_all_that_it_stands_for():
     x = torch.arange(8.0)[None, :, None]  # one token before seven cells: 1 3 5 7 and 2 4 6
     matching = Matching(torch.tensor([[1, 3]]), torch.tensor([[0, 2]]), torch.tensor([[1, 1]]))
 
-    tokens, state = merge_cells(x, begin_merging(x), matching, num_prefix=1)
+    tokens, state = average_matched(x, begin_merging(x), matching, num_prefix=1)
 
     assert tokens.flatten().tolist() == pytest.approx([0, 3, 7, 2, (1 + 4 + 5) / 3, 6])
     assert state.sizes.tolist() == [[1, 1, 1, 1, 3, 1]]
@@ -60,8 +60,8 @@ def test_what_is_merged_twice_still_is_the_mean_and_is_traced_to_the_first_token
     x = torch.randn(2, 11, 3)
     tokens, state = x, begin_merging(x)
     for num_merged in (3, 2, 2):
-        matching = match_cells(tokens[:, 2:], num_merged)
-        tokens, state = merge_cells(tokens, state, matching, num_prefix=2)
+        matching = match_tokens(tokens[:, 2:], num_merged)
+        tokens, state = average_matched(tokens, state, matching, num_prefix=2)
 
     assert tokens.shape == (2, 4, 3)
     for image in range(2):

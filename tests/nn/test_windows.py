@@ -15,9 +15,9 @@ from vitrail.nn.windows import (
     WindowStage,
     fit_windows,
     grid_order,
-    window_cells,
     window_mask,
     window_order,
+    window_positions,
 )
 
 WINDOW = (3, 4)
@@ -31,7 +31,7 @@ sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))
 def test_every_cell_stands_in_one_place(grid, window, shifted):
     windows = fit_windows(grid, window, shifted=shifted)
     order, places = window_order(windows), grid_order(windows)
-    cells = window_cells(windows)
+    cells = window_positions(windows)
     assert torch.equal(order[places], torch.arange(len(order)))
     assert cells.shape == (windows.num_windows, windows.num_tokens)
     assert sorted(cells[cells >= 0].tolist()) == list(range(grid[0] * grid[1]))
@@ -62,7 +62,7 @@ def test_a_stage_shows_its_blocks_the_windows_in_turn_and_returns_the_map(grid, 
 
     assert torch.equal(stage(x), x)
     for index, block in enumerate(blocks):
-        cells = window_cells(fit_windows(grid, WINDOW, shifted=index % 2 == 1))
+        cells = window_positions(fit_windows(grid, WINDOW, shifted=index % 2 == 1))
         assert torch.equal(block.seen[0, :, 0], (cells + 1.0).flatten())
 
 

@@ -1,4 +1,4 @@
-"""Variations of the Vision Transformer: stems x norm places x positions x scores x token mixers x pools.
+"""Variations of the Vision Transformer: stems x norms x positions x scores x token mixers x pools.
 
 No paper describes this space as a whole. It is built from the layers of the papers that are named beside each
 part, so that one part can be changed while all others stay. ``models/vit.py`` is the paper's own model.
@@ -166,6 +166,8 @@ def check_variations(config: ViTConfig) -> None:
 
 class VariedViT(nn.Module):
     """A Vision Transformer of any variation; its parts have the names of those in ``models.vit.ViT``."""
+
+    positions: nn.Module | None
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()

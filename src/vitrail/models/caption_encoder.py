@@ -91,7 +91,7 @@ class CellEncoder(nn.Module):
                 expected="a stage that the encoder has, counted from the last, -1",
                 remedy="Choose an encoder with stages, such as resnet18, or leave the setting at -1",
             )
-        model.stages = nn.ModuleList([*model.stages][: self.stage + 1])
+        model.stages = nn.ModuleList([*stages][: self.stage + 1])
         model.final = nn.Identity()
         return model
 

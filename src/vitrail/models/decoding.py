@@ -59,14 +59,16 @@ def rank(
     """
     vocabulary = logits.shape[1]
     gains = log_probabilities(logits, excluded)
-    places = _narrow(gains, totals, num_ranked)
-    joined = totals.gather(1, _whole(places, vocabulary)) + gains.view(len(totals), -1).gather(1, places)
+    candidates = _narrow(gains, totals, num_ranked)
+    joined = totals.gather(1, _whole(candidates, vocabulary)) + gains.view(len(totals), -1).gather(
+        1, candidates
+    )
     best, order = joined.topk(min(num_ranked, joined.shape[1]), dim=1)
-    places = places.gather(1, order)
-    if places.shape[1] < num_ranked:  # at the first step, with a small vocabulary
-        missing = (0, num_ranked - places.shape[1])
-        best, places = F.pad(best, missing, value=-math.inf), F.pad(places, missing)
-    return Ranked(best, _whole(places, vocabulary), places % vocabulary)
+    candidates = candidates.gather(1, order)
+    if candidates.shape[1] < num_ranked:  # at the first step, with a small vocabulary
+        missing = (0, num_ranked - candidates.shape[1])
+        best, candidates = F.pad(best, missing, value=-math.inf), F.pad(candidates, missing)
+    return Ranked(best, _whole(candidates, vocabulary), candidates % vocabulary)
 
 
 def log_probabilities(
@@ -111,10 +113,10 @@ def _narrow(
     highest = (totals[:, :, None] + blocks.unflatten(0, (num_sentences, -1))).flatten(1)
     best = highest.topk(min(num_ranked, highest.shape[1]), dim=1).indices
     firsts = _whole(best, per_row) * vocabulary + best % per_row
-    places = (firsts[:, :, None] + torch.arange(0, blocked, per_row, device=device)).flatten(1)
+    candidates = (firsts[:, :, None] + torch.arange(0, blocked, per_row, device=device)).flatten(1)
     rows = torch.arange(0, beam_size * vocabulary, vocabulary, device=device)
     rest = (rows[:, None] + torch.arange(blocked, vocabulary, device=device)).flatten()
-    return torch.cat((places, rest.expand(num_sentences, -1)), dim=1)
+    return torch.cat((candidates, rest.expand(num_sentences, -1)), dim=1)
 
 
 def are_few(kept: Tensor, rows: Tensor) -> bool:

@@ -163,13 +163,13 @@ class DETR(nn.Module):
         # Decoder: queries attend to the whole image and to each other.
         query_positions = self.queries.to(x.dtype)[None]
         state = query_positions.new_zeros(x.shape[0], *self.queries.shape)
-        answers = []
+        outputs = []
         for block in self.decoder:
             state = block(
                 state, x, positions=query_positions, context_positions=positions, may_attend=inside, grid=grid
             )
-            answers.append(state)
-        *before, last = [self._answer(each) for each in (answers if self.training else answers[-1:])]
+            outputs.append(state)
+        *before, last = [self._answer(each) for each in (outputs if self.training else outputs[-1:])]
         return DetectionOutput(*last, tuple(AuxiliaryOutput(*each) for each in before))
 
     def _answer(self, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -78,6 +78,8 @@ def merging_counts(num_blocks: int, num_merged: int, schedule: str) -> tuple[int
 class MergedViT(nn.Module):
     """A Vision Transformer with merging blocks; it shares the model's layers under the same names."""
 
+    norm: nn.Module
+
     def __init__(self, model: ViT | VariedViT, counts: Sequence[int]) -> None:
         super().__init__()
         self.config, self.num_prefix, self.kind = model.config, model.num_prefix, type(model)
@@ -126,7 +128,7 @@ def _check(model: nn.Module) -> None:
         if block.mixer.positions is not None:
             name = type(block.mixer.positions).__name__
             raise _refusal(
-                f"attention of this model has positions ({name}), and merged tokens have no one place"
+                f"attention of this model has positions ({name}), and merged tokens have no single position"
             )
 
 

@@ -56,7 +56,7 @@ class SampledDETRConfig(DetectionModelConfig):
         "after Zhu et al. 2021 (Deformable DETR), Zhang et al. 2023 (DINO), Zhao et al. 2024 (RT-DETR)"
     )
     position_policy: ClassVar[str] = (
-        "boxes of queries as shares of the image, told by sines and cosines; fixed sines and cosines in the "
+        "sines and cosines of the queries' boxes, as fractions of the image; fixed sines and cosines in the "
         "attention of the coarsest map; computed for any size"
     )
     size_policy: ClassVar[str] = (
@@ -239,21 +239,23 @@ class SampledDETR(nn.Module):
         self, levels: FeatureLevels, queries: BoxQueries, noisy: NoisyBoxes | None
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return logits and boxes of each block; denoising queries come last."""
-        x, places = queries.content, queries.box_logits
+        x, box_state = queries.content, queries.box_logits
         if noisy is not None:
             assert self.class_content is not None
             x = torch.cat((x, self.class_content(noisy.labels).to(x.dtype)), dim=1)
-            places = torch.cat((places, box_logits(noisy.boxes)), dim=1)
+            box_state = torch.cat((box_state, box_logits(noisy.boxes)), dim=1)
         may_attend = self_attention_mask(queries, noisy)
         all_logits, all_boxes = [], []
         for block, head in zip(self.decoder, self.heads, strict=True):
-            boxes = places.sigmoid()
+            boxes = box_state.sigmoid()
             positions = self.positions(box_positions(boxes, self.config.width).to(x.dtype))
             x = block(x, levels, boxes, positions=positions, may_attend=may_attend)
-            logits, places = head(x, places)
+            logits, box_state = head(x, box_state)
             all_logits.append(silence_missing(logits, queries))
-            all_boxes.append(places.sigmoid())
-            places = places.detach()  # no gradient between blocks' boxes (Zhu et al. 2021, appendix A.4)
+            all_boxes.append(box_state.sigmoid())
+            box_state = (
+                box_state.detach()
+            )  # no gradient between blocks' boxes (Zhu et al. 2021, appendix A.4)
         return all_logits, all_boxes
 
     def _with_auxiliary(
@@ -261,11 +263,11 @@ class SampledDETR(nn.Module):
     ) -> DetectionOutput:
         """Return the last block's predictions and the auxiliary ones."""
         count = self.config.num_queries
-        answers = [
+        outputs = [
             AuxiliaryOutput(of_class[:, :count], of_box[:, :count])
             for of_class, of_box in zip(logits, boxes, strict=True)
         ]
-        auxiliary = answers[:-1]
+        auxiliary = outputs[:-1]
         if proposals is not None:
             proposed = proposals.queries.box_logits.sigmoid()
             auxiliary.append(AuxiliaryOutput(proposals.logits, proposed, self.config.proposal_matches))
@@ -274,7 +276,7 @@ class SampledDETR(nn.Module):
                 AuxiliaryOutput(of_class[:, count:], of_box[:, count:], assigned=noisy.assigned)
                 for of_class, of_box in zip(logits, boxes, strict=True)
             ]
-        return DetectionOutput(answers[-1].logits, answers[-1].boxes, tuple(auxiliary))
+        return DetectionOutput(outputs[-1].logits, outputs[-1].boxes, tuple(auxiliary))
 
 
 class NamedStages(nn.Module):

@@ -42,7 +42,7 @@ class TransformerConfig(TranslationModelConfig):
     paper: ClassVar[str] = "Vaswani et al. 2017; Xiong et al. 2020 (pre-norm); Wu et al. 2021 (tiny)"
     position_policy: ClassVar[str] = (
         "sinusoidal, relative and rotary ones are computed for any length; learned ones, and mixers with "
-        "weights for places, reach to max_length"
+        "weights for positions, reach to max_length"
     )
 
     width: int = Field(default=512, ge=2)

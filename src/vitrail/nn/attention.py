@@ -215,10 +215,10 @@ class Attention(nn.Module):
             return query, key, value
         dim = x.shape[-1]
         bias = self.qkv.bias
-        asked = self.linear(x, self.qkv.weight[:dim], None if bias is None else bias[:dim])
-        answered = self.linear(context, self.qkv.weight[dim:], None if bias is None else bias[dim:])
-        query = asked.reshape(batch, -1, *heads).transpose(1, 2)  # b h n d
-        key, value = answered.reshape(batch, -1, 2, *heads).permute(2, 0, 3, 1, 4).unbind()  # b h n d
+        queries = self.linear(x, self.qkv.weight[:dim], None if bias is None else bias[:dim])
+        keys_values = self.linear(context, self.qkv.weight[dim:], None if bias is None else bias[dim:])
+        query = queries.reshape(batch, -1, *heads).transpose(1, 2)  # b h n d
+        key, value = keys_values.reshape(batch, -1, 2, *heads).permute(2, 0, 3, 1, 4).unbind()  # b h n d
         return query, key, value
 
 

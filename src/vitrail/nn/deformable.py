@@ -118,9 +118,9 @@ class DeformableAttention(nn.Module):
         super().__init__()
         assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
         self.num_heads, self.num_levels, self.num_points = num_heads, num_levels, num_points
-        num_places = num_heads * num_levels * num_points
-        self.offsets = Linear(dim, 2 * num_places)
-        self.weights = Linear(dim, num_places)
+        num_samples = num_heads * num_levels * num_points
+        self.offsets = Linear(dim, 2 * num_samples)
+        self.weights = Linear(dim, num_samples)
         self.values = Linear(dim, dim)
         self.projection = Linear(dim, dim)
         self.tap = None

@@ -70,9 +70,9 @@ def sine_positions_inside(
 
 def _encode_axis(is_inside: Tensor, dim: int) -> Tensor:
     count = is_inside.cumsum(dim=1, dtype=torch.float32)
-    place = count / (count[:, -1:] + EPSILON) * EXTENT
-    channels = torch.arange(0, dim, 2, device=place.device, dtype=torch.float32)
-    angles = place[..., None] / WAVELENGTH_BASE ** (channels / dim)
+    position = count / (count[:, -1:] + EPSILON) * EXTENT
+    channels = torch.arange(0, dim, 2, device=position.device, dtype=torch.float32)
+    angles = position[..., None] / WAVELENGTH_BASE ** (channels / dim)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(2)  # batch cells dim
 
 

@@ -99,8 +99,8 @@ class PoolingAttention(nn.Module):
         # Three products instead of one leave each part contiguous for its convolution.
         pools = (self.query_pool, self.key_pool, self.value_pool)
         query, key, value = (
-            pool(self.qkv.part(x, place * self.out_dim, (place + 1) * self.out_dim))
-            for place, pool in enumerate(pools)
+            pool(self.qkv.part(x, index * self.out_dim, (index + 1) * self.out_dim))
+            for index, pool in enumerate(pools)
         )
         query_grid, key_grid = (query.shape[1], query.shape[2]), (key.shape[1], key.shape[2])
         query, key, value = (part.flatten(1, 2).transpose(1, 2) for part in (query, key, value))  # b h n d

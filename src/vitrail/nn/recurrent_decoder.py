@@ -504,8 +504,8 @@ class ImageAttentionDecoder(nn.Module):
             weights.append(shares)
         seen = torch.stack(weights, dim=2)  # batch captions steps cells
         self._show(seen.flatten(0, 1), memory, captions, grid)
-        told = self.of_state(torch.stack(hidden, dim=1)) + self.of_glimpse(torch.stack(glimpses, dim=1))
-        return Written(x + told.reshape(images, captions, steps, -1), seen)
+        change = self.of_state(torch.stack(hidden, dim=1)) + self.of_glimpse(torch.stack(glimpses, dim=1))
+        return Written(x + change.reshape(images, captions, steps, -1), seen)
 
     def step(
         self, x: Float[Tensor, "rows dim"], state: RecurrentState[AttentionMemory]

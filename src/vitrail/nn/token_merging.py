@@ -38,7 +38,7 @@ class Merged(NamedTuple):
     """The token that each original token is part of."""
 
 
-def match_cells(keys: Float[Tensor, "batch cells dim"], num_merged: int) -> Matching:
+def match_tokens(keys: Float[Tensor, "batch cells dim"], num_merged: int) -> Matching:
     """Pair each patch of even index with its most similar one of odd index; keep the most similar pairs.
 
     Several pairs may share a patch of odd index.
@@ -51,7 +51,7 @@ def match_cells(keys: Float[Tensor, "batch cells dim"], num_merged: int) -> Matc
 
     Example:
         >>> keys = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.1, 1.0]]])
-        >>> match_cells(keys, 1).merged.tolist(), match_cells(keys, 1).partner.tolist()
+        >>> match_tokens(keys, 1).merged.tolist(), match_tokens(keys, 1).partner.tolist()
         ([[1]], [[0]])
     """
     keys = F.normalize(keys.float(), dim=-1)
@@ -61,7 +61,7 @@ def match_cells(keys: Float[Tensor, "batch cells dim"], num_merged: int) -> Matc
     return Matching(order[:, num_merged:].sort(dim=-1).values, merged, partner.gather(1, merged))
 
 
-def merge_cells(
+def average_matched(
     x: Tokens, state: Merged, matching: Matching, *, num_prefix: int
 ) -> tuple[Float[Tensor, "batch fewer dim"], Merged]:
     """Average matched tokens, weighted by their sizes.
@@ -115,7 +115,7 @@ class TokenMergingBlock(nn.Module):
     def __init__(self, block: Block, *, num_merged: int, num_prefix: int) -> None:
         super().__init__()
         assert isinstance(block.mixer, Attention), "tokens are compared by the keys of attention"
-        assert block.mixer.positions is None, "merged tokens have no one place"
+        assert block.mixer.positions is None, "merged tokens have no single position"
         self.num_merged, self.num_prefix = num_merged, num_prefix
         self.mixer_norm, self.mixer, self.mixer_end = block.mixer_norm, block.mixer, block.mixer_end
         self.mlp_norm, self.mlp, self.mlp_end = block.mlp_norm, block.mlp, block.mlp_end
@@ -128,8 +128,8 @@ class TokenMergingBlock(nn.Module):
         x = x + self.mixer_end(mixed)
         num_merged = min(self.num_merged, (x.shape[1] - self.num_prefix) // 2)
         if num_merged:
-            matching = match_cells(keys[:, self.num_prefix :], num_merged)
-            x, state = merge_cells(x, state, matching, num_prefix=self.num_prefix)
+            matching = match_tokens(keys[:, self.num_prefix :], num_merged)
+            x, state = average_matched(x, state, matching, num_prefix=self.num_prefix)
         return x + self.mlp_end(self.mlp(self.mlp_norm(x))), state
 
     def _attend(self, x: Tensor, state: Merged, grid: Grid) -> tuple[Tensor, Tensor]:

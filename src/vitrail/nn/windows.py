@@ -116,7 +116,9 @@ def grid_order(windows: Windows, *, device: torch.device | None = None) -> Int[T
     return rolled.roll(windows.shift, dims=(1, 2)).long().flatten()
 
 
-def window_cells(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, "windows tokens"]:
+def window_positions(
+    windows: Windows, *, device: torch.device | None = None
+) -> Int[Tensor, "windows tokens"]:
     """Return the grid index of each token of each window, -1 for padding."""
     order = window_order(windows, device=device)
     row, column = order // windows.completed[1], order % windows.completed[1]
@@ -314,7 +316,7 @@ def _attend(
     bias = _bias_of_window(layer.relative_bias, layer.windows.size, windows.size)
     batch = query.shape[0] // windows.num_windows
     if layer.tap is not None:
-        cells = window_cells(windows, device=query.device)
+        cells = window_positions(windows, device=query.device)
         grids = TokenGrids(queries=windows.grid, keys=windows.grid, windows=(cells, cells))
         of_all = None if mask is None else _repeat(mask, batch)
         layer.tap(query, key, bias=bias, may_attend=of_all, scale=scale, kind="self", grids=grids)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.nn.masks import causal_mask, padding_mask
-from vitrail.nn.mixers.convolution import DynamicConvolution, LightConvolution, window_places
+from vitrail.nn.mixers.convolution import DynamicConvolution, LightConvolution, kernel_positions
 
 BOTH = [LightConvolution, DynamicConvolution]
 
@@ -112,7 +112,7 @@ def test_a_mask_that_differs_by_query_is_refused(kind):
 )
 def test_window_places_are_the_offsets_from_the_centre(grid, radius):
     size = (2 * radius[0] + 1, 2 * radius[1] + 1)
-    places = window_places(grid, size)
+    places = kernel_positions(grid, size)
     for centre in range(grid[0] * grid[1]):
         for cell in range(grid[0] * grid[1]):
             row = cell // grid[1] - centre // grid[1] + radius[0]

@@ -98,13 +98,15 @@ class DynamicConvolution(nn.Module):
         if self.tap is not None:
             matrix = _mixing_matrix(kernels, self.kernel_size, num_prefix, cells, may_attend)
             self.tap.take_weights(matrix, kind="mixing", grids=_token_grids(grid))
-        weights = _spread(kernels, window_places(cells, self.kernel_size, device=x.device))  # b h cells cells
+        weights = _spread(
+            kernels, kernel_positions(cells, self.kernel_size, device=x.device)
+        )  # b h cells cells
         by_head = of_cells.reshape(*of_cells.shape[:2], self.num_heads, -1).transpose(1, 2)  # b h cells d
         mixed = weights @ by_head
         return self.projection(_with_prefix(mixed.transpose(1, 2).flatten(2), num_prefix, may_attend))
 
 
-def window_places(
+def kernel_positions(
     grid: Grid, kernel_size: tuple[int, int], *, device: torch.device | None = None
 ) -> Int[Tensor, "cells cells"]:
     """Return the index into the kernel around each patch for every patch, row by row.
@@ -112,7 +114,7 @@ def window_places(
     Indices are below the number of kernel weights, or that number for patches outside the kernel.
 
     Example:
-        >>> window_places((1, 4), (1, 3)).tolist()
+        >>> kernel_positions((1, 4), (1, 3)).tolist()
         [[1, 2, 3, 3], [0, 1, 2, 3], [3, 0, 1, 2], [3, 3, 0, 1]]
     """
     along = []
@@ -151,7 +153,7 @@ def _mixing_matrix(
     may_attend: Tensor | None,
 ) -> Float[Tensor, "batch heads tokens tokens"]:
     """Return the whole mixing matrix: the mean for prefix tokens, then the patches' kernels."""
-    weights = _spread(kernels, window_places(cells, kernel_size, device=kernels.device))
+    weights = _spread(kernels, kernel_positions(cells, kernel_size, device=kernels.device))
     weights = F.pad(weights, (num_prefix, 0))  # b h cells tokens
     if may_attend is not None:
         weights = weights.masked_fill(~may_attend, 0.0)
