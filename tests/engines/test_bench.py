@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import torch
@@ -11,52 +11,36 @@ import vitrail.engines.turns as turns_module
 from making.small_exports import generated, small_detr, small_vit
 from vitrail.engines.bench import BenchReport, BenchSettings, bench, summarise
 from vitrail.engines.choice import CHOICES_FILE, BenchResult, read_choices
-from vitrail.engines.contract import Inputs, Outputs
 from vitrail.engines.remote import EngineError, EngineServer, RemoteEngine
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.train.machine import best_precision
 
 
 class EngineInThisProcess(RemoteEngine):
-    """A ``RemoteEngine`` without a process: its start takes seconds, and what it does is the server's."""
+    """A ``RemoteEngine`` without a process, whose start takes seconds."""
 
-    def __init__(self, factory: str, arguments: dict[str, Any], *, threads: int) -> None:
+    def _start(self) -> None:
         self.server = EngineServer()
+        self._ask(do="start", **self._settings)
+
+    def _ask(self, **request: Any) -> dict[str, Any]:
         try:
-            self.server.start(factory, arguments, threads, [])
+            return getattr(self.server, request.pop("do"))(**request)
         except ValueError as error:
             raise EngineError(str(error)) from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def _end(self) -> None:
         return None
-
-    def run(self, inputs: Inputs) -> Outputs:
-        return self.server.engine.run(inputs)
-
-    def hold(self, name: str, inputs: Inputs) -> None:
-        self.server.held[name] = inputs
-        self.server.engine.run(inputs)
-
-    def holds(self, name: str) -> bool:
-        return name in self.server.held
 
     def revive(self) -> None:
         return None
-
-    def time(self, name: str, passes: int) -> list[float]:
-        return self.server.time(name, passes)["seconds"]
-
-    def peak_mib(self) -> float:
-        return self.server.peak()["mib"]
 
 
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_module, "RemoteEngine", EngineInThisProcess)
     monkeypatch.setattr(turns_module, "RemoteEngine", EngineInThisProcess)
+    monkeypatch.setattr(turns_module, "ROUND_S", 0.01)
 
 
 def measure(loaded: LoadedModel, settings: BenchSettings, **options: Any) -> BenchReport:
@@ -111,7 +95,7 @@ def test_a_detector_is_measured(tmp_path: Path) -> None:
     assert (tmp_path / CHOICES_FILE).is_file()
 
 
-def test_answers_that_differ_are_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_whose_outputs_differ_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         EngineInThisProcess, "run", lambda self, inputs: (inputs[0].new_ones(len(inputs[0]), 3),)
     )
@@ -179,28 +163,14 @@ def test_figures_follow_from_the_seconds_of_passes() -> None:
     assert summarise([[0.5]], batch=1, gflops=10, ceilings=None)["ceiling_share"] is None
 
 
-def report(*results: BenchResult) -> BenchReport:
-    return BenchReport(
-        name="vit_nano",
-        size=(24, 16),
-        gmacs=0.5,
-        machine="a CPU, 2 cores",
-        threads=2,
-        rounds=3,
-        product=(2048, 256, 288),
-        ceilings={"float32": 400.0},
-        images="64 generated images",
-        results=results,
-        versions={"torch": "2"},
-    )
-
-
 def test_the_best_is_the_fastest_that_agrees() -> None:
     slow = BenchResult(engine="torch", precision="float32", batch=1, images_per_s=3, agrees=True)
     fast = BenchResult(engine="openvino", precision="float32", batch=1, images_per_s=5, agrees=True)
     wrong = BenchResult(engine="openvino", precision="int8", batch=1, images_per_s=9, reason="differs")
 
     gone = fast.with_changes({"images_per_s": 8, "is_kept": False})
-    assert report(slow, fast, wrong, gone).best(1) == fast
-    assert report(wrong).best(1) is None
-    assert report(slow).best(8) is None
+    report = measure(small_vit(), settings(precisions=("float32",), batches=(1,), rounds=1))
+
+    assert report.model_copy(update={"results": (slow, fast, wrong, gone)}).best(1) == fast
+    assert report.model_copy(update={"results": (wrong,)}).best(1) is None
+    assert report.model_copy(update={"results": (slow,)}).best(8) is None

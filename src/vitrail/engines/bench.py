@@ -365,7 +365,8 @@ def judge(
 
 def ports_of(loaded: LoadedModel) -> tuple[PortSpec, ...]:
     """Return the input ports of a model's engine, of a size that holds every image."""
-    return input_ports(loaded.model.config, canvas_of(loaded))
+    config: Any = loaded.model.config
+    return input_ports(config, canvas_of(loaded))
 
 
 def image_size(loaded: LoadedModel) -> tuple[int, int]:
@@ -376,7 +377,8 @@ def image_size(loaded: LoadedModel) -> tuple[int, int]:
 
 def make_batch(loaded: LoadedModel, batch: int) -> Inputs:
     """Return random images of a model's size as engine inputs."""
-    images, *sizes = loaded.model.config.example_inputs(batch, image_size(loaded))
+    config: Any = loaded.model.config
+    images, *sizes = config.example_inputs(batch, image_size(loaded))
     return (torch.randn(images.shape, generator=torch.Generator().manual_seed(batch)), *sizes)
 
 

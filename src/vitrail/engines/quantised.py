@@ -185,11 +185,14 @@ def quantise_layers(model: nn.Module, seen: Mapping[str, ChannelRange], *, narro
     for name, layer in quantisable_layers(model).items():
         if name not in seen:
             continue
-        parent = model.get_submodule(name.rpartition(".")[0])
-        own = name.rpartition(".")[2]
+        path, _, own = name.rpartition(".")
+        parent = model.get_submodule(path)
         if isinstance(parent, MLP) and has_gelu(parent):
-            if own == "expand":
-                _replace_mlp(model, name.rpartition(".")[0], seen)
+            if own == "expand" and f"{path}.contract" in seen:
+                expand = QuantisedLinear(layer, seen[name], activation="gelu")
+                contract = QuantisedLinear(parent.contract, seen[f"{path}.contract"], smooths=False)
+                holder, _, field = path.rpartition(".")
+                setattr(model.get_submodule(holder), field, QuantisedMLP(expand, contract))
             continue
         is_narrow = narrow and own == "qkv" and _has_plain_attention(parent)
         setattr(parent, own, QuantisedLinear(layer, seen[name], narrow=is_narrow))
@@ -208,17 +211,6 @@ def quantisable_layers(model: nn.Module) -> dict[str, nn.Linear]:
                 assert isinstance(child, nn.Linear)
                 found[f"{parent_name}.{name}"] = child
     return found
-
-
-def _replace_mlp(model: nn.Module, name: str, seen: Mapping[str, ChannelRange]) -> None:
-    mlp = model.get_submodule(name)
-    assert isinstance(mlp, MLP)
-    if f"{name}.contract" not in seen:
-        return
-    expand = QuantisedLinear(mlp.expand, seen[f"{name}.expand"], activation="gelu")
-    contract = QuantisedLinear(mlp.contract, seen[f"{name}.contract"], smooths=False)
-    holder, _, own = name.rpartition(".")
-    setattr(model.get_submodule(holder), own, QuantisedMLP(expand, contract))
 
 
 def _has_plain_attention(layer: nn.Module) -> bool:

@@ -258,7 +258,7 @@ class _Precomputed(nn.Module):
         self.output = output
 
     def forward(self, *inputs: Any) -> Tensor | DetectionOutput:
-        return self.output[0] if len(self.output) == 1 else DetectionOutput(*self.output)
+        return self.output[0] if len(self.output) == 1 else DetectionOutput(self.output[0], self.output[1])
 
 
 def run_model(model: nn.Module, inputs: Inputs) -> Outputs:

@@ -74,7 +74,7 @@ def is_detector(model: nn.Module) -> bool:
     return isinstance(model.config, DetectionModelConfig)
 
 
-def free_size_multiple(config: ImageModelConfig | DetectionModelConfig) -> int | None:
+def free_size_multiple(config: Any) -> int | None:
     """Return what free heights and widths must be a multiple of; None if they are fixed."""
     return FREE_SIZE_MULTIPLES.get(type(config).family)
 
@@ -118,19 +118,17 @@ def input_ports(
     config: ImageModelConfig | DetectionModelConfig, size: tuple[int, int], multiple: int | None = None
 ) -> tuple[PortSpec, ...]:
     """Return the inputs of a model for images of one size, or of every size that is a multiple."""
-    is_of_boxes = isinstance(config, DetectionModelConfig)
+    num_channels = config.num_channels if isinstance(config, ImageModelConfig) else 3
     images = PortSpec(
         name="images",
         dtype="float32",
-        axes=(
-            "batch",
-            3 if is_of_boxes else config.num_channels,
-            *(size if multiple is None else ("height", "width")),
-        ),
+        axes=("batch", num_channels, *(size if multiple is None else ("height", "width"))),
         multiple_of=multiple or 1,
         at_least=1 if multiple is None else LEAST_ROWS * multiple,
     )
-    return (images, PortSpec(name="sizes", dtype="int64", axes=("batch", 2))) if is_of_boxes else (images,)
+    if isinstance(config, ImageModelConfig):
+        return (images,)
+    return images, PortSpec(name="sizes", dtype="int64", axes=("batch", 2))
 
 
 def _output_ports(config: ImageModelConfig | DetectionModelConfig) -> tuple[PortSpec, ...]:

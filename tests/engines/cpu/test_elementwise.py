@@ -1,12 +1,49 @@
-"""Dropout: probabilities, scale, gradients and its generator."""
+"""Activations overwrite their input where no gradient needs it; dropout has a mask of its own."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional as F
 
+from vitrail.engines.cpu import accelerate
 from vitrail.engines.cpu.elementwise import FastDropout, dropout
+from vitrail.nn.activations import ACTIVATIONS
 from vitrail.nn.blocks import Dropout
+
+NAMES = sorted(ACTIVATIONS)
+
+
+def plain(name, x):
+    return x * torch.sigmoid(1.702 * x) if name == "quick_gelu" else getattr(F, name)(x)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_gradients_the_result_takes_the_place_of_the_input(name):
+    x = torch.randn(3, 5)
+    expected = plain(name, x)
+    with torch.no_grad():
+        activated = accelerate(ACTIVATIONS[name]())(x)
+
+    assert torch.equal(activated, expected)
+    assert activated.data_ptr() == x.data_ptr()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_with_gradients_the_input_stays(name):
+    x = torch.randn(3, 5, requires_grad=True)
+    before = x.detach().clone()
+    accelerate(ACTIVATIONS[name]())(x).sum().backward()
+
+    assert torch.equal(x, before)
+    other = before.clone().requires_grad_()
+    plain(name, other).sum().backward()
+    assert torch.equal(x.grad, other.grad)
+
+
+def test_the_quick_form_is_near_the_exact_one():
+    x = torch.linspace(-5, 5, 101, requires_grad=True)
+    assert (ACTIVATIONS["quick_gelu"]()(x) - F.gelu(x)).abs().max() < 0.021
 
 
 @pytest.mark.parametrize("probability", [0.03, 0.3, 0.9])
@@ -70,6 +107,6 @@ def test_nothing_happens_in_evaluation_or_with_probability_zero() -> None:
     assert state.equal(torch.get_rng_state())
 
 
-def test_a_value_that_is_no_contiguous_tensor_is_dropped_too() -> None:
+def test_values_that_are_not_contiguous_are_dropped_too() -> None:
     x = torch.ones(4, 6).T
     assert set(dropout(x, 0.5).unique().tolist()) <= {0.0, 2.0}
