@@ -98,7 +98,7 @@ def test_the_models_of_data_hunger_are_equally_large() -> None:
 def test_without_fashion_mnist_digits_are_used_and_other_data_must_suffice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("vitrail.tasks.classification.builtin.FASHION_FOLDER", tmp_path)
+    monkeypatch.setattr("vitrail.tasks.classification.opening.FASHION_FOLDER", tmp_path)
     monkeypatch.delenv("VITRAIL_DATA", raising=False)
     assert _open("fashion-mnist").source == "digits"
     with pytest.raises(DataError):

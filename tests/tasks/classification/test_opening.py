@@ -18,7 +18,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.images import read_image
 from vitrail.data.settings import DataSettings
-from vitrail.tasks.classification import builtin
+from vitrail.tasks.classification import opening
 from vitrail.tasks.classification.formats import FORMATS
 from vitrail.tasks.classification.opening import open_dataset
 
@@ -333,7 +333,7 @@ def test_builtin_digits_are_divided_by_class(
 
 
 def test_the_first_builtin_digit_is_that_of_scikit_learn() -> None:
-    raw = builtin.read_digits().splits["train"]
+    raw = opening.read_digits().splits["train"]
     # first row of load_digits().images[0], in 17 levels
     assert (np.asarray(raw.images[0][0]) * (16 / 255)).round().tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
     assert raw.labels[:10].tolist() == list(range(10))
@@ -347,7 +347,7 @@ def test_fashion_mnist_is_found_by_the_variable(tmp_path: Path, monkeypatch: pyt
     assert sizes(dataset)[2] == 10
     assert not dataset.upright
     monkeypatch.setenv("VITRAIL_DATA", str(tmp_path / "elsewhere"))
-    monkeypatch.setattr(builtin, "FASHION_FOLDER", tmp_path / "nowhere")
+    monkeypatch.setattr(opening, "FASHION_FOLDER", tmp_path / "nowhere")
     with pytest.raises(DataError, match="apt install dataset-fashion-mnist"):
         open_dataset("fashion-mnist")
 
