@@ -69,8 +69,13 @@ def formats_in(package: str, kind: str) -> Registry[Format[Any]]:
 
 def format_of(formats: Mapping[str, Format[R]], path: Path, *asked: Any) -> Format[R] | None:
     """Return the first format by rank that recognises a path, or None; a cheap look."""
-    ranked = sorted(formats.values(), key=lambda entry: entry.rank)
-    return next((entry for entry in ranked if entry.recognises(path, *asked)), None)
+    for entry in sorted(formats.values(), key=lambda entry: entry.rank):
+        try:
+            if entry.recognises(path, *asked):
+                return entry
+        except OSError:  # such as a folder that may not be listed
+            continue
+    return None
 
 
 def format_by_suffix(formats: Mapping[str, Format[R]], path: Path, ignored: str = "") -> Format[R] | None:

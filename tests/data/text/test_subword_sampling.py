@@ -32,20 +32,12 @@ def load(kind: SubwordKind) -> sentencepiece.SentencePieceProcessor:
     return sentencepiece.SentencePieceProcessor(model_proto=model)
 
 
-def test_without_dropout_byte_pairs_are_merged_as_the_library_does() -> None:
-    processor = load("bpe")
+@pytest.mark.parametrize(("kind", "dropout"), [("bpe", 0.0), ("unigram", 200.0)])
+def test_the_likeliest_segmentation_is_that_of_the_library(kind: SubwordKind, dropout: float) -> None:
+    processor = load(kind)
     texts = [text for text in TEXTS + ODD if text.isprintable() and len(text) < 200]
 
-    rows = SubwordSampler(processor, processor.unk_id()).encode(texts, dropout=0.0, seed=1)
-
-    assert rows == processor.encode(texts)
-
-
-def test_a_large_exponent_takes_the_likeliest_unigrams_as_the_library_does() -> None:
-    processor = load("unigram")
-    texts = [text for text in TEXTS + ODD if text.isprintable() and len(text) < 200]
-
-    rows = SubwordSampler(processor, processor.unk_id()).encode(texts, dropout=200.0, seed=1)
+    rows = SubwordSampler(processor, processor.unk_id()).encode(texts, dropout=dropout, seed=1)
 
     assert rows == processor.encode(texts)
 
@@ -61,12 +53,12 @@ def test_any_text_is_cut_into_what_it_was(kind: SubwordKind) -> None:
     assert kind_of(processor) == kind
 
 
-def test_merges_are_made_in_the_order_of_their_ranks() -> None:
-    assert merge_with_dropout("abcd", RANKS, dropout=0.0, draws=random.Random(1)) == ["abc", "d"]
-    assert merge_with_dropout("bcd", RANKS, dropout=0.0, draws=random.Random(1)) == ["bc", "d"]
-    assert merge_with_dropout("xcd", RANKS, dropout=0.0, draws=random.Random(1)) == ["x", "cd"]
-    assert merge_with_dropout("a", RANKS, dropout=0.0, draws=random.Random(1)) == ["a"]
-    assert merge_with_dropout("", RANKS, dropout=0.0, draws=random.Random(1)) == []
+@pytest.mark.parametrize(
+    ("letters", "pieces"),
+    [("abcd", ["abc", "d"]), ("bcd", ["bc", "d"]), ("xcd", ["x", "cd"]), ("a", ["a"]), ("", [])],
+)
+def test_merges_are_made_in_the_order_of_their_ranks(letters: str, pieces: list[str]) -> None:
+    assert merge_with_dropout(letters, RANKS, dropout=0.0, draws=random.Random(1)) == pieces
 
 
 def reference_merges(letters: str, dropout: float, draws: random.Random) -> list[str]:

@@ -118,7 +118,7 @@ def test_case_counts_for_bleu_but_not_for_tokenised_bleu() -> None:
     assert score.score == pytest.approx(bleu_of_the_paper(HYPOTHESES, REFERENCES), abs=1e-9)
 
 
-def test_tokenised_bleu_takes_words_as_they_are() -> None:
+def test_tokenised_bleu_takes_words_as_they_are_and_is_not_smoothed() -> None:
     odd = [text.replace(" .", "!?.") for text in HYPOTHESES]
 
     score = tokenised_bleu(odd, REFERENCES, language="de", tokenised=True)
@@ -126,13 +126,9 @@ def test_tokenised_bleu_takes_words_as_they_are() -> None:
     assert score.score == pytest.approx(bleu_of_the_paper(odd, REFERENCES), abs=1e-9)
     assert "tok:none" in score.signature
     assert "moses" not in score.signature
-
-
-def test_tokenised_bleu_is_not_smoothed() -> None:
-    score = tokenised_bleu(["ein hund"], ["ein hund rennt ."], language="de")
-
-    assert score.score == 0  # no three words in a row, as multi-bleu.perl has it
-    assert "smooth:none" in score.signature
+    short = tokenised_bleu(["ein hund"], ["ein hund rennt ."], language="de")
+    assert short.score == 0  # no three words in a row, as multi-bleu.perl has it
+    assert "smooth:none" in short.signature
 
 
 def test_tokenised_bleu_of_plain_text_says_how_its_words_were_made() -> None:
@@ -177,9 +173,6 @@ def test_a_language_without_rules_has_the_english_ones_and_says_so() -> None:
     assert MosesWords("xx").signature["tok"] == "moses-en-for-xx"
     assert MosesWords("").signature["tok"] == "moses-en-for-unknown"
     assert MosesWords("pt_BR").signature["tok"] == "moses-pt"
-
-
-def test_a_language_is_known_by_its_first_part() -> None:
     assert [base_language(code) for code in ("de", "DE-at", "zh_Hans", "", "-")] == ["de", "de", "zh", "", ""]
 
 
@@ -216,18 +209,13 @@ def test_scores_during_training_have_no_interval() -> None:
     assert "bs:" not in scores.bleu.signature
 
 
-def test_a_large_corpus_has_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_corpus_has_no_interval_and_one_sentence_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitrail.tasks.generation.MAX_RESAMPLED", 4)
 
     assert corpus_scores(HYPOTHESES, REFERENCES, language="de").bleu.lower is None
     assert corpus_scores(HYPOTHESES[:4], REFERENCES[:4], language="de").bleu.lower is not None
-
-
-def test_one_sentence_has_a_score() -> None:
-    scores = corpus_scores(HYPOTHESES[:1], REFERENCES[:1], language="de", with_tokenised_bleu=True)
-
-    assert scores.bleu.lower == pytest.approx(scores.bleu.score, abs=1e-4)
-    assert scores.bleu.upper == pytest.approx(scores.bleu.score, abs=1e-4)
+    one = corpus_scores(HYPOTHESES[:1], REFERENCES[:1], language="de").bleu
+    assert one.lower == one.upper == pytest.approx(one.score, abs=1e-4)
 
 
 @pytest.mark.parametrize("num_empty", [1, 5])

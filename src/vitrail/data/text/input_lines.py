@@ -230,12 +230,12 @@ def plan_batches(rows: dict[int, list[int]], batch_tokens: int) -> list[list[int
     """
     batches: list[list[int]] = []
     longest = 0
-    for place in sorted(rows, key=lambda place: (-len(rows[place]), place)):
+    for index in sorted(rows, key=lambda index: (-len(rows[index]), index)):
         # The first row of a batch is its longest.
         if not batches or (len(batches[-1]) + 1) * longest > batch_tokens:
             batches.append([])
-            longest = len(rows[place]) + 1
-        batches[-1].append(place)
+            longest = len(rows[index]) + 1
+        batches[-1].append(index)
     return sorted(batches, key=min)
 
 

@@ -110,7 +110,7 @@ def choose_languages(
     if len(available) > 2:
         raise DataError(
             f"{where} has text in {len(available)} languages: {listed}",
-            expected="to be told which two",
+            expected="a choice of two",
             remedy=f"Choose with {language_option(available)}, the source first",
         )
     first, second = available

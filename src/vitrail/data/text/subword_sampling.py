@@ -40,10 +40,10 @@ class SubwordSampler:
     def __init__(self, processor: Any, unknown_id: int, numbers: Mapping[str, int] | None = None) -> None:
         self.kind = kind_of(processor)
         self.unknown_id = unknown_id
-        places = [place for place in range(processor.vocab_size()) if _is_text(processor, place)]
-        pieces: list[str] = processor.id_to_piece(places)
-        self._scores: dict[str, float] = dict(zip(pieces, processor.get_score(places), strict=True))
-        self._numbers = dict(zip(pieces, places, strict=True)) if numbers is None else numbers
+        ids = [position for position in range(processor.vocab_size()) if _is_text(processor, position)]
+        pieces: list[str] = processor.id_to_piece(ids)
+        self._scores: dict[str, float] = dict(zip(pieces, processor.get_score(ids), strict=True))
+        self._numbers = dict(zip(pieces, ids, strict=True)) if numbers is None else numbers
         self._longest = max(map(len, pieces), default=1)
         self._unknown_score = min(self._scores.values(), default=0.0) - UNKNOWN_PENALTY
         self._processor = processor
@@ -111,17 +111,17 @@ def merge_with_dropout(
     pieces = list(letters)
     gains = [scores.get(left + right, -math.inf) for left, right in pairwise(pieces)]
     while gains:
-        place = gains.index(max(gains))
+        position = gains.index(max(gains))
         if draws.random() < dropout:  # of the others the best that is not skipped, if there is one
             others = sorted(range(len(gains)), key=gains.__getitem__, reverse=True)[1:]
-            place = next((other for other in others if draws.random() >= dropout), place)
-            if place not in others:
+            position = next((other for other in others if draws.random() >= dropout), position)
+            if position not in others:
                 break
-        if gains[place] == -math.inf:
+        if gains[position] == -math.inf:
             break
-        pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
-        del gains[place]
-        for i in range(max(place - 1, 0), min(place + 1, len(gains))):
+        pieces[position : position + 2] = [pieces[position] + pieces[position + 1]]
+        del gains[position]
+        for i in range(max(position - 1, 0), min(position + 1, len(gains))):
             gains[i] = scores.get(pieces[i] + pieces[i + 1], -math.inf)
     return pieces
 
@@ -142,7 +142,7 @@ def draw_path(
     Args:
         scores: log probabilities of the subwords.
         exponent: 0 draws from all segmentations alike, a large one takes the likeliest.
-        unknown_score: log probability of a letter that is no subword.
+        unknown_score: log probability of a letter that is not a subword.
         longest: maximum letters of a subword.
 
     Paper: Kudo 2018, Subword Regularization, section 3.2.
@@ -180,10 +180,10 @@ def to_utf8(text: str) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _is_text(processor: Any, place: int) -> bool:
+def _is_text(processor: Any, position: int) -> bool:
     return not (
-        processor.is_control(place)
-        or processor.is_unknown(place)
-        or processor.is_unused(place)
-        or processor.is_byte(place)
+        processor.is_control(position)
+        or processor.is_unknown(position)
+        or processor.is_unused(position)
+        or processor.is_byte(position)
     )

@@ -132,8 +132,8 @@ def _pad(rows: Sequence[Sequence[Sequence[int]]], pad_id: int) -> Int[Tensor, "b
     longest = max(len(row) for each in rows for row in each)
     padded = torch.full((len(rows), most, longest), pad_id, dtype=torch.int64)
     for image, each in enumerate(rows):
-        for place, row in enumerate(each):
-            padded[image, place, : len(row)] = torch.tensor(row, dtype=torch.int64)
+        for column, row in enumerate(each):
+            padded[image, column, : len(row)] = torch.tensor(row, dtype=torch.int64)
     return padded
 
 

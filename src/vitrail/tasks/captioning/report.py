@@ -39,7 +39,7 @@ WORST_NOTE = (
 BEST_NOTE = "The highest CIDEr."
 STRIP_NOTE = (
     "Typical images; over each word, what it was read from, the mean over heads and layers. vitrail explain "
-    "RUN IMAGE shows every layer and head. A bright cell was read, which does not prove that it decided."
+    "RUN IMAGE shows every layer and head. A bright patch was attended to; that does not prove it decided."
 )
 STYLE = (
     ".signature+.signature{margin-top:.35em}"

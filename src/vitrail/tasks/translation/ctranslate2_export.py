@@ -31,7 +31,7 @@ from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.search import Search
 
 README_FILE = "README.md"
-TOLERANCES = {  # of a token's log-probability: the greatest for whole numbers, the mean for rounded weights
+TOLERANCES = {  # of a token's log-probability: the largest in float32, the mean for rounded weights
     "float32": 1e-3,
     "bfloat16": 0.1,
     "float16": 0.02,

@@ -68,13 +68,13 @@ class PairSource:
 
     def load(self, index: int, generator: torch.Generator | None) -> Pair:
         """Return one pair by its index, segmented accordingly."""
-        variant, place = divmod(index, len(self.split))
-        source, target = self.split.sources[place], self.split.targets[place]
+        variant, position = divmod(index, len(self.split))
+        source, target = self.split.sources[position], self.split.targets[position]
         if variant in self._cut:
-            source_row, target_row = (rows[place] for rows in self._cut[variant])
+            source_row, target_row = (rows[position] for rows in self._cut[variant])
         else:
-            source_row, target_row = self._cut_pair(place, variant)
-        return Pair(source, target, place, source_row, target_row)
+            source_row, target_row = self._cut_pair(position, variant)
+        return Pair(source, target, position, source_row, target_row)
 
     def prepare(self) -> None:
         """Tokenise every sentence, once."""
@@ -115,7 +115,7 @@ class PairSource:
         batches = _fill(self._by_noisy_length(lengths, generator), lengths.max(axis=0), batch_size)
         first = variant * len(self.split)
         order = torch.randperm(len(batches), generator=generator).tolist()
-        return [[first + index for index in batches[place]] for place in order]
+        return [[first + index for index in batches[position]] for position in order]
 
     def _draw_variant(self, generator: torch.Generator) -> int:
         """Draw and keep a new segmentation of all sentences."""
@@ -123,19 +123,19 @@ class PairSource:
             return 0
         variant = 1 + int(torch.randint(NUM_VARIANTS, (), generator=generator))
         if variant not in self._cut:
-            pairs = [self._cut_pair(place, variant) for place in range(len(self.split))]
+            pairs = [self._cut_pair(position, variant) for position in range(len(self.split))]
             self._cut = {
                 0: self._cut[0],
                 variant: ([source for source, _ in pairs], [target for _, target in pairs]),
             }
         return variant
 
-    def _cut_pair(self, place: int, variant: int) -> tuple[list[int], list[int]]:
+    def _cut_pair(self, position: int, variant: int) -> tuple[list[int], list[int]]:
         source, target = self.vocabulary
-        sentence, translation = self.split.sources[place], self.split.targets[place]
+        sentence, translation = self.split.sources[position], self.split.targets[position]
         return (
-            self._cut_text(source, sentence, seed_of("source", variant, place), variant),
-            self._cut_text(target, translation, seed_of("target", variant, place), variant),
+            self._cut_text(source, sentence, seed_of("source", variant, position), variant),
+            self._cut_text(target, translation, seed_of("target", variant, position), variant),
         )
 
     def _cut_text(self, subwords: Subwords, text: str, seed: int, variant: int) -> list[int]:

@@ -136,8 +136,11 @@ class TranslationTask(Task):
         return Parts(
             dataset=dataset,
             objective=objective,
-            final_objective=_final_objective(
-                vocabulary, preprocessing, settings.beam_size, settings.length_penalty
+            final_objective=TranslationObjective(
+                vocabulary,
+                preprocessing,
+                beam_size=settings.beam_size,
+                length_penalty=settings.length_penalty,
             ),
             model=model,
             train=source,
@@ -165,7 +168,9 @@ class TranslationTask(Task):
         vocabulary = PairVocabulary.from_files(loaded.files)
         search = usual_search(loaded.about)
         return Scoring(
-            _final_objective(vocabulary, preprocessing, search.beam_size, search.length_penalty),
+            TranslationObjective(
+                vocabulary, preprocessing, beam_size=search.beam_size, length_penalty=search.length_penalty
+            ),
             PairSource(dataset.splits[split], vocabulary, preprocessing),
             self.sign(dataset, split, preprocessing),
             EVALUATION_BATCH,
@@ -225,12 +230,4 @@ def _learn_vocabulary(data: PairDataSettings, dataset: PairDataset) -> PairVocab
         size=data.vocabulary_size,
         kind=data.subwords,
         is_joint=data.joint_vocabulary,
-    )
-
-
-def _final_objective(
-    vocabulary: PairVocabulary, preprocessing: PairPreprocessing, beam_size: int, length_penalty: float
-) -> TranslationObjective:
-    return TranslationObjective(
-        vocabulary, preprocessing, label_smoothing=0.0, beam_size=beam_size, length_penalty=length_penalty
     )

@@ -22,12 +22,9 @@ PREFIX = "captions"  # of COCO's own files; instances_ and person_keypoints_ lie
 
 def recognises(path: Path) -> bool:
     """Accept a file of captions, or a folder with such files and no bounding boxes."""
-    try:
-        if path.is_file():
-            return path.suffix.lower() == ".json" and _holds_captions(path)
-        return path.is_dir() and any(_candidates(root) for root in nested(path))
-    except OSError:
-        return False
+    if path.is_file():
+        return path.suffix.lower() == ".json" and _holds_captions(path)
+    return path.is_dir() and any(_candidates(root) for root in nested(path))
 
 
 def read(path: Path) -> RawCaptions:
@@ -90,8 +87,8 @@ def _image_folders(root: Path, file: Path) -> list[Path]:
 
 def _candidates(root: Path) -> list[Path]:
     """Return the caption files of a folder; none if files of bounding boxes lie beside them."""
-    for place in existing([root, root / "annotations", root / "Annotations"]):
-        files = [file for file in sorted(place.glob("*.json")) if not file.name.startswith(".")]
+    for folder in existing([root, root / "annotations", root / "Annotations"]):
+        files = [file for file in sorted(folder.glob("*.json")) if not file.name.startswith(".")]
         if any(file.name.startswith("instances_") for file in files):
             return []
         named = [file for file in files if file.name.startswith(PREFIX) and _holds_captions(file)]

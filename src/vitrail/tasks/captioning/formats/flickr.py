@@ -23,14 +23,6 @@ LISTS: dict[SplitName, str] = {"train": "trainImages", "validation": "devImages"
 PEEK = 4096  # bytes read by a cheap look
 
 
-def recognises(path: Path) -> bool:
-    """Accept a file of lines such as ``image.jpg#0<tab>caption``, or a folder that has one."""
-    try:
-        return _file_of(path) is not None
-    except OSError:
-        return False
-
-
 def read(path: Path) -> RawCaptions:
     """Read the captions, and the split lists if present.
 
@@ -99,8 +91,8 @@ def _file_of(path: Path) -> Path | None:
         return path if _begins_with_captions(path) else None
     if not path.is_dir():
         return None
-    for place in (path, *folders_in(path)[:20]):
-        files = [*sorted(place.glob("*.token.txt")), *sorted(place.glob("*.token"))]
+    for folder in (path, *folders_in(path)[:20]):
+        files = [*sorted(folder.glob("*.token.txt")), *sorted(folder.glob("*.token"))]
         found = next(filter(_begins_with_captions, files), None)
         if found is not None:
             return found
@@ -122,7 +114,7 @@ FORMAT = Format(
     name="Flickr8k",
     layout="Flickr8k.token.txt with a line image.jpg#0, tab, caption for each, the lists "
     "Flickr_8k.trainImages.txt and the like beside it, and a folder of images",
-    recognises=recognises,
+    recognises=lambda path: _file_of(path) is not None,
     read=read,
     rank=6,
 )

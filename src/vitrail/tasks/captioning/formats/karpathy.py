@@ -20,14 +20,6 @@ from vitrail.tasks.captioning.dataset import RawCaptions
 PUBLISHED = re.compile(r"^dataset_(flickr8k|flickr30k|coco)\.json$")
 
 
-def recognises(path: Path) -> bool:
-    """Accept a file of images with sentences, or a folder that has one."""
-    try:
-        return _file_of(path) is not None
-    except OSError:
-        return False
-
-
 def read(path: Path) -> RawCaptions:
     """Read the file.
 
@@ -38,8 +30,8 @@ def read(path: Path) -> RawCaptions:
     assert file is not None, "only what is recognised is read"
     root = path if path.is_dir() else file.parent
     by_split = _read_file(file)
-    places = [root, root / "images", root / "Images", *folders_in(root)[:20], root.parent]
-    finder = ImageFinder(existing([*places, *(place / place.name for place in places)]))
+    folders = [root, root / "images", root / "Images", *folders_in(root)[:20], root.parent]
+    finder = ImageFinder(existing([*folders, *(folder / folder.name for folder in folders)]))
     raw = RawCaptions()
     for split, captions in by_split.items():
         raw.add_files(split, captions, finder, root, where=file)
@@ -97,7 +89,7 @@ FORMAT = Format(
     name="Karpathy's captions",
     layout="Karpathy's JSON: dataset_flickr8k.json with images that have filename, split and sentences, "
     "beside the images",
-    recognises=recognises,
+    recognises=lambda path: _file_of(path) is not None,
     read=read,
     rank=8,
 )

@@ -47,14 +47,6 @@ NAMED = re.compile(r"(^|[^a-z])captions?([^a-z]|$)", re.I)
 TELLING = re.compile(r"caption|flickr(8|30)k|nocaps|image[-_]text", re.I)
 
 
-def recognises(path: Path) -> bool:
-    """Accept a table with image and caption columns, or a folder of such tables."""
-    try:
-        return bool(_tables_of(path))
-    except OSError:
-        return False
-
-
 def read(path: Path) -> RawCaptions:
     """Read one table, or those of the splits in a folder.
 
@@ -247,11 +239,6 @@ def unknown_columns(file: Path, columns: list[str]) -> DataError:
     )
 
 
-def recognises_saved(path: Path) -> bool:
-    """Accept a ``save_to_disk`` folder with image and caption columns."""
-    return any(map(are_captions, saved_features(path)))
-
-
 def read_saved(path: Path) -> RawCaptions:
     """Read a saved data set; ``DataError`` if it is damaged or has no recognised columns."""
     return _convert(load_saved(path))
@@ -283,7 +270,7 @@ FORMATS = (
         name="table of captions",
         layout="a CSV, TSV, JSON lines or parquet file with a column of images and one of captions, or a "
         "folder with such a file (captions.txt beside Images/), or with one for each split",
-        recognises=recognises,
+        recognises=lambda path: bool(_tables_of(path)),
         read=read,
         rank=30,
     ),
@@ -291,7 +278,7 @@ FORMATS = (
         name="Hugging Face captions",
         layout="a folder that save_to_disk of the package datasets wrote, with columns of images and "
         "captions",
-        recognises=recognises_saved,
+        recognises=lambda path: any(map(are_captions, saved_features(path))),
         read=read_saved,
         rank=5,
     ),

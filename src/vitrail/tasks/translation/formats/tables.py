@@ -141,8 +141,8 @@ def tables_of(path: Path, suffixes: Sequence[str]) -> dict[str, list[Path]]:
     if path.is_file():
         stem = table_stem(path.name, suffixes, compressed=True)
         return {} if stem is None else {stem: [path]}
-    for place in (path, path / "data"):
-        found = tables_in(place, suffixes, compressed=True)
+    for folder in (path, path / "data"):
+        found = tables_in(folder, suffixes, compressed=True)
         named = {stem: files for stem, files in found.items() if leading_split(stem) is not None}
         if named or len(found) == 1:
             return named or found
@@ -254,7 +254,7 @@ def _are_sentences(rows: Sequence[Sequence[str]]) -> bool:
         return False
     if any(name.lower() in IMAGE_COLUMNS for name in _header(filled)):
         return False
-    return all(_is_text([row[place].strip() for row in wide]) for place in (0, 1))
+    return all(_is_text([row[column].strip() for row in wide]) for column in (0, 1))
 
 
 def _is_text(cells: Sequence[str]) -> bool:

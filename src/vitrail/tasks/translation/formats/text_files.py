@@ -80,8 +80,8 @@ def read_two(source: Path, target: Path) -> PairSplit:
         while len(longer) > len(shorter) and not longer[-1].strip():
             longer.pop()
     if len(sources) != len(targets):
-        place = find_gap([len(line) for line in sources], [len(line) for line in targets])
-        where = "" if place is None else f"; they seem to part near line {place + 1:,}"
+        position = find_gap([len(line) for line in sources], [len(line) for line in targets])
+        where = "" if position is None else f"; they seem to part near line {position + 1:,}"
         raise DataError(
             f"{source.name} has {len(sources):,} lines and {target.name} has {len(targets):,}{where}",
             expected="two files whose lines of one number are translations of each other",
@@ -117,9 +117,9 @@ def find_gap(source_lengths: list[int], target_lengths: list[int]) -> int | None
     before = np.concatenate([[0.0], np.cumsum(np.abs(longer[:number] - shorter))])
     after = np.concatenate([[0.0], np.cumsum(np.abs(longer[shift:] - shorter))])
     costs = before + (after[-1] - after)
-    place = int(costs.argmin())
+    position = int(costs.argmin())
     shuffled = np.abs(longer[np.random.default_rng(0).permutation(len(longer))[:number]] - shorter).sum()
-    return place if costs[place] < CLEAR_GAP * shuffled else None
+    return position if costs[position] < CLEAR_GAP * shuffled else None
 
 
 def _list_texts(path: Path, wanted: Languages | None) -> _Texts:
