@@ -133,7 +133,7 @@ class ExaminedPairs:
     @cached_property
     def is_usable(self) -> dict[str, np.ndarray]:
         """Mask of the usable pairs of each split."""
-        return {name: ~np.stack(found).any(axis=(0, 1)) for name, found in self.faults.items()}
+        return {name: ~np.concatenate(found).any(axis=0) for name, found in self.faults.items()}
 
     @property
     def unusable(self) -> frozenset[str]:
