@@ -9,30 +9,13 @@ from torch import nn
 
 from making.small_models import BIT
 from vitrail.core.errors import ConfigError
-from vitrail.models import MODELS, build
+from vitrail.models import build
 from vitrail.models.bit import (
     GroupNormReLU,
     PreActivationBottleneck,
     StandardisedStem,
 )
 from vitrail.nn.convolution import StandardisedConvolution
-
-# the published models with 1000 classes, counted in timm
-COUNTS = {
-    "bit_r50x1": 25_549_352,
-    "bit_r50x3": 217_319_080,
-    "bit_r101x1": 44_541_480,
-    "bit_r101x3": 387_934_888,
-    "bit_r152x2": 236_335_208,
-    "bit_r152x4": 936_533_224,
-}
-
-
-@pytest.mark.parametrize("name", sorted(COUNTS))
-def test_the_number_of_parameters_is_the_published_one(name):
-    with torch.device("meta"):
-        model = MODELS[name].build()
-    assert sum(parameter.numel() for parameter in model.parameters()) == COUNTS[name]
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from making.small_models import CHANGES, build_shaken, shrink, small_configs
+from making.small_models import build_shaken, small_configs
 from vitrail.core.errors import CheckpointError, ConfigError
-from vitrail.models import MODELS, build, build_from_settings, model_settings
-from vitrail.models.checkpoint import load_model, save_model
+from vitrail.models import MODELS, build
 from vitrail.models.contract import CaptionModel, CaptionModelConfig
 from vitrail.models.decoding import beam_search, greedy
 
-NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, CaptionModelConfig))
 BEGIN, END, PAD = 1, 2, 0
 
 
@@ -33,21 +31,6 @@ def images() -> Tensor:
 @pytest.fixture
 def captions() -> Tensor:
     return torch.cat((torch.full((3, 2, 1), BEGIN), torch.randint(4, 13, (3, 2, 4))), dim=2)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_settings_name_their_family_paper_and_policies(name):
-    config = MODELS[name]
-    assert config.family in CHANGES
-    assert config.paper
-    assert config.position_policy
-    assert all(field.description for field in type(config).model_fields.values())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_stored_settings_are_those_of_the_same_model(name):
-    settings = model_settings(name, **CHANGES[MODELS[name].family])
-    assert build_from_settings(settings).config == shrink(name)
 
 
 def test_there_is_a_logit_for_every_token_of_every_caption(model, images, captions):
@@ -122,16 +105,6 @@ def test_gradients_reach_everything_but_a_frozen_encoder(model, images, captions
             assert parameter.grad is not None, name
             assert parameter.grad.abs().max() > 0 or name.endswith("key_projection.bias"), name
     assert model.encoder.training != model.config.encoder_frozen
-
-
-@pytest.mark.parametrize("name", ["show_attend_tell", "caption_transformer"])
-def test_it_survives_being_saved(name, images, captions, tmp_path):
-    settings = model_settings(name, **CHANGES[MODELS[name].family])
-    model = build_from_settings(settings).eval()
-    parts = {"preprocessing": {}, "class_names": [], "about": {}}
-    save_model(tmp_path / "model", model, model_settings=settings, **parts)
-    again = load_model(tmp_path / "model").model
-    torch.testing.assert_close(again(images, captions).logits, model(images, captions).logits)
 
 
 def test_an_encoder_takes_the_weights_of_its_image_model(images):

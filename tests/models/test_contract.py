@@ -14,24 +14,17 @@ import pytest
 import torch
 from torch import nn
 
-from making.small_models import CHANGES, FOR_PHOTOGRAPHS, build_shaken, shrink, small_configs
+from making.small_models import FOR_PHOTOGRAPHS, build_shaken, small_configs
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import record_attention
-from vitrail.models import MODELS, build_from_settings, model_settings
-from vitrail.models.checkpoint import load_model, save_model
+from vitrail.models import MODELS
 from vitrail.models.contract import ImageModelConfig
 
-NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, ImageModelConfig))
 CONFIGS = small_configs(ImageModelConfig)
 FIRSTS = {MODELS[name].family: name for name in sorted(CONFIGS, reverse=True) if name in MODELS}
 TRACED = [  # tracing takes seconds: by default one variant of each family, with --all-variants every one
     name if name in FIRSTS.values() else pytest.param(name, marks=pytest.mark.further) for name in CONFIGS
 ]
-
-
-@pytest.fixture(params=NAMES)
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(params=sorted(CONFIGS))
@@ -55,27 +48,6 @@ def as_shipped() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
-
-
-# Of every variant.
-
-
-def test_settings_name_their_family_paper_and_policies(name):
-    config = MODELS[name]
-    assert config.family in CHANGES
-    assert config.paper
-    assert config.position_policy
-    assert config.size_policy
-    assert config.min_size >= 1
-    assert all(field.description for field in type(config).model_fields.values())
-
-
-def test_the_stored_settings_are_those_of_the_same_model(name):
-    settings = model_settings(name, **CHANGES[MODELS[name].family])
-    assert build_from_settings(settings).config == shrink(name)
-
-
-# Of every model that differs when made small.
 
 
 @pytest.mark.parametrize("size", ["native", "smallest", (37, 53), (48, 16)])
@@ -141,27 +113,6 @@ def test_gradients_reach_every_parameter(model, images):
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.abs().max() > 0, name
-
-
-def test_a_saved_model_is_read_as_the_same(config, model, images, tmp_path):
-    name = next(each for each in MODELS if MODELS[each].family == config.family)
-    settings = {"name": name, **config.model_dump(mode="json")}
-    save_model(
-        tmp_path / "model", model, model_settings=settings, preprocessing={}, class_names=[*"abcde"], about={}
-    )
-
-    again = load_model(tmp_path / "model").model.eval()
-
-    assert not torch.equal(config.build().eval()(images), model(images))
-    assert torch.equal(again(images), model(images))
-
-
-def test_the_seed_determines_the_weights(config):
-    states = []
-    for _ in range(2):
-        torch.manual_seed(7)
-        states.append(config.build().state_dict())
-    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
 
 
 def test_outputs_are_repeatable_and_independent_of_the_rest_of_the_batch(model, images):

@@ -10,14 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from making.small_models import CHANGES, STEADY_QUERIES, build_shaken, shrink, small_configs
+from making.small_models import STEADY_QUERIES, build_shaken, small_configs
 from vitrail.core.errors import DataError
 from vitrail.interpret import record_attention
-from vitrail.models import MODELS, build_from_settings, model_settings
-from vitrail.models.checkpoint import load_model, save_model
+from vitrail.models import MODELS
 from vitrail.models.contract import BoxTargets, DetectionModelConfig, DetectionOutput
 
-NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, DetectionModelConfig))
 SIZES = torch.tensor([[64, 50], [41, 72], [33, 40]])  # none of them fills the 64 x 72 pixels that all have
 NUM_CLASSES = 5
 TARGETS = BoxTargets(
@@ -35,11 +33,6 @@ FIRSTS = {MODELS[name].family: name for name in sorted(CONFIGS, reverse=True) if
 TRACED = [  # tracing takes seconds: by default one variant of each family, with --all-variants every one
     name if name in FIRSTS.values() else pytest.param(name, marks=pytest.mark.further) for name in CONFIGS
 ]
-
-
-@pytest.fixture(params=NAMES)
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(params=sorted(CONFIGS))
@@ -77,27 +70,6 @@ def _assert_close(output: DetectionOutput, expected: DetectionOutput, *, rtol: f
 
 def _equal(output: DetectionOutput, expected: DetectionOutput) -> bool:
     return torch.equal(output.logits, expected.logits) and torch.equal(output.boxes, expected.boxes)
-
-
-# Of every variant.
-
-
-def test_settings_name_their_family_paper_and_policies(name):
-    config = MODELS[name]
-    assert config.family in CHANGES
-    assert config.paper
-    assert config.position_policy
-    assert config.size_policy
-    assert config.scoring in ("softmax", "sigmoid")
-    assert all(field.description for field in type(config).model_fields.values())
-
-
-def test_the_stored_settings_are_those_of_the_same_model(name):
-    settings = model_settings(name, **CHANGES[MODELS[name].family])
-    assert build_from_settings(settings).config == shrink(name)
-
-
-# Of every model that differs when made small.
 
 
 @pytest.mark.parametrize("size", [(1, 1), (48, 16), (37, 101), (100, 131)])
@@ -206,27 +178,6 @@ def test_inputs_of_another_kind_are_refused_with_a_remedy(model, images, change,
         model(*change(images, SIZES))
     assert given in refused.value.given
     assert refused.value.remedy
-
-
-def test_a_saved_model_is_read_as_the_same(config, model, images, tmp_path):
-    name = next(each for each in MODELS if MODELS[each].family == config.family)
-    settings = {"name": name, **config.model_dump(mode="json")}
-    save_model(
-        tmp_path / "model", model, model_settings=settings, preprocessing={}, class_names=[*"abcde"], about={}
-    )
-
-    again = load_model(tmp_path / "model").model.eval()
-
-    assert not _equal(config.build().eval()(images), model(images))
-    assert _equal(again(images), model(images))
-
-
-def test_the_seed_determines_the_weights(config):
-    states = []
-    for _ in range(2):
-        torch.manual_seed(7)
-        states.append(config.build().state_dict())
-    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
 
 
 def test_autocast_stays_near_float32(config, images):

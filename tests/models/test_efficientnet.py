@@ -10,26 +10,6 @@ from making.small_models import EFFICIENTNET
 from vitrail.models import MODELS, build
 from vitrail.models.efficientnet import InvertedResidual, SqueezeExcite
 
-# the published models with 1000 classes; counted in timm, and up to B7 in torchvision
-COUNTS = {
-    "efficientnet_b0": 5_288_548,
-    "efficientnet_b1": 7_794_184,
-    "efficientnet_b2": 9_109_994,
-    "efficientnet_b3": 12_233_232,
-    "efficientnet_b4": 19_341_616,
-    "efficientnet_b5": 30_389_784,
-    "efficientnet_b6": 43_040_704,
-    "efficientnet_b7": 66_347_960,
-    "efficientnet_l2": 480_309_308,
-}
-
-
-@pytest.mark.parametrize("name", sorted(COUNTS))
-def test_the_number_of_parameters_is_the_published_one(name):
-    with torch.device("meta"):
-        model = MODELS[name].build()
-    assert sum(parameter.numel() for parameter in model.parameters()) == COUNTS[name]
-
 
 def test_rounding_never_loses_more_than_a_tenth_of_the_channels():
     config = MODELS["efficientnet_b0"].with_changes({"width_factor": 1.1})

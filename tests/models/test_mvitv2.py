@@ -9,21 +9,7 @@ from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
 from vitrail.models.mvitv2 import block_shapes
 
-# Li et al. 2022, table 1 (24M, 35M, 52M, 218M); exact values counted on timm's models of the same names.
-PARAMETERS = {
-    "mvitv2_t": 24_173_320,
-    "mvitv2_s": 34_870_216,
-    "mvitv2_b": 51_472_744,
-    "mvitv2_l": 217_992_952,
-}
 FOUR_STAGES = {**MVITV2, "depths": (1, 1, 2, 1), "key_stride": 4}
-
-
-@pytest.mark.parametrize(("name", "expected"), PARAMETERS.items())
-def test_parameter_counts_are_the_published_ones(name, expected):
-    with torch.device("meta"):
-        model = build(name)
-    assert sum(parameter.numel() for parameter in model.parameters()) == expected
 
 
 def test_the_blocks_have_the_published_shapes():

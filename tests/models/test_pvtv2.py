@@ -7,26 +7,8 @@ import torch
 
 from making.small_models import PVTV2
 from vitrail.interpret import record_attention
-from vitrail.models import MODELS, build
+from vitrail.models import build
 from vitrail.models.pvtv2 import ConvolutionalMLP
-
-# the published models with 1000 classes, counted in timm
-COUNTS = {
-    "pvtv2_b0": 3_666_760,
-    "pvtv2_b1": 14_009_000,
-    "pvtv2_b2": 25_362_856,
-    "pvtv2_b2_li": 22_553_512,
-    "pvtv2_b3": 45_238_696,
-    "pvtv2_b4": 62_556_072,
-    "pvtv2_b5": 81_956_008,
-}
-
-
-@pytest.mark.parametrize("name", sorted(COUNTS))
-def test_the_number_of_parameters_is_the_published_one(name):
-    with torch.device("meta"):
-        model = MODELS[name].build()
-    assert sum(parameter.numel() for parameter in model.parameters()) == COUNTS[name]
 
 
 @pytest.mark.parametrize(

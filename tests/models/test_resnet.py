@@ -10,7 +10,7 @@ from torch import nn
 from making.small_models import RESNET
 from vitrail.core.errors import ConfigError
 from vitrail.engines.cpu import accelerate
-from vitrail.models import MODELS, build
+from vitrail.models import build
 from vitrail.models.resnet import (
     ConvolutionPoolStem,
     ResidualBlock,
@@ -19,22 +19,6 @@ from vitrail.models.resnet import (
     make_shortcut,
 )
 from vitrail.nn.convolution import FrozenBatchNorm
-
-# the published models with 1000 classes; counted in timm and torchvision, which agree
-COUNTS = {
-    "resnet18": 11_689_512,
-    "resnet34": 21_797_672,
-    "resnet50": 25_557_032,
-    "resnet101": 44_549_160,
-    "resnet152": 60_192_808,
-}
-
-
-@pytest.mark.parametrize("name", sorted(COUNTS))
-def test_the_number_of_parameters_is_the_published_one(name):
-    with torch.device("meta"):
-        model = MODELS[name].build()
-    assert sum(parameter.numel() for parameter in model.parameters()) == COUNTS[name]
 
 
 def test_the_frozen_backbone_has_the_parameters_of_the_published_detector():
@@ -47,9 +31,9 @@ def test_the_frozen_backbone_has_the_parameters_of_the_published_detector():
     norms = 2 * sum(len(norm.weight) for norm in model.modules() if isinstance(norm, FrozenBatchNorm))
 
     assert sum(parameter.numel() for parameter in kept) == 41_524_768 - 41_302_368
-    assert sum(parameter.numel() for parameter in model.parameters()) == COUNTS["resnet50"] - norms
+    assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032 - norms
     assert norms == 53_120
-    assert COUNTS["resnet50"] - norms - head == 23_454_912  # the backbone of the published detector
+    assert 25_557_032 - norms - head == 23_454_912  # the backbone of the published detector
 
 
 @pytest.mark.parametrize("norm", ["batch", "frozen"])

@@ -3,29 +3,8 @@ import torch
 
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
-from vitrail.models import MODELS, build
+from vitrail.models import build
 
-# timm 1.0.31 with 1000 classes; torchvision's Swin V2 has one vector more in each block.
-NUM_PARAMETERS = {
-    "swin_t": 28_288_354,
-    "swin_s": 49_606_258,
-    "swin_b": 87_768_224,
-    "swin_l": 196_532_476,
-    "swin_b_384": 87_903_584,
-    "swin_l_384": 196_735_516,
-    "swinv2_t": 28_347_154,
-    "swinv2_t_w16": 28_347_154,
-    "swinv2_s": 49_728_418,
-    "swinv2_s_w16": 49_728_418,
-    "swinv2_b": 87_918_816,
-    "swinv2_b_w16": 87_918_816,
-    "swinv2_b_w12_192": 87_918_816,
-    "swinv2_b_w12to16": 87_918_816,
-    "swinv2_b_w12to24_384": 87_918_816,
-    "swinv2_l_w12_192": 196_739_932,
-    "swinv2_l_w12to16": 196_739_932,
-    "swinv2_l_w12to24_384": 196_739_932,
-}
 SMALL = {
     "patch_size": 2,
     "width": 6,
@@ -36,17 +15,6 @@ SMALL = {
     "num_classes": 5,
     "image_size": (16, 24),
 }
-
-
-def test_every_variant_is_counted():
-    assert {name for name in MODELS if MODELS[name].family in ("swin", "swinv2")} == NUM_PARAMETERS.keys()
-
-
-@pytest.mark.parametrize("name", NUM_PARAMETERS)
-def test_variants_have_the_published_number_of_parameters(name):
-    with torch.device("meta"):
-        model = build(name)
-    assert sum(parameter.numel() for parameter in model.parameters()) == NUM_PARAMETERS[name]
 
 
 @pytest.mark.parametrize("name", ["swin_t", "swinv2_t"])

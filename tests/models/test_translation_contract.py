@@ -8,24 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from making.small_models import CHANGES, build_shaken, shrink, small_configs
+from making.small_models import build_shaken, small_configs
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
-from vitrail.models import MODELS, build_from_settings, model_settings
-from vitrail.models.checkpoint import load_model, save_model
 from vitrail.models.contract import DecoderState, TranslationModelConfig
 
-NAMES = sorted(name for name, config in MODELS.items() if isinstance(config, TranslationModelConfig))
 LENGTHS = torch.tensor([4, 7, 1])
 NUM_SOURCE, NUM_TARGET = 7, 6
 
 
 CONFIGS = small_configs(TranslationModelConfig)
-
-
-@pytest.fixture(params=NAMES)
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
 
 
 @pytest.fixture(params=sorted(CONFIGS))
@@ -50,25 +42,6 @@ def target(config: TranslationModelConfig) -> Tensor:
 
 def _draw_target(config: TranslationModelConfig, *shape: int) -> Tensor:
     return torch.randint(3, config.target_vocabulary_size, shape)
-
-
-# Of every variant.
-
-
-def test_settings_name_their_family_paper_and_policy(name):
-    config = MODELS[name]
-    assert config.family in CHANGES
-    assert config.paper
-    assert config.position_policy
-    assert all(field.description for field in type(config).model_fields.values())
-
-
-def test_the_stored_settings_are_those_of_the_same_model(name):
-    settings = model_settings(name, **CHANGES[MODELS[name].family])
-    assert build_from_settings(settings).config == shrink(name)
-
-
-# Of every model that differs when made small.
 
 
 def test_there_is_a_logit_for_every_token_and_subword(model, source, target):
@@ -180,25 +153,6 @@ def test_gradients_reach_every_parameter(config, model, source, target):
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.abs().max() > 0, name
-
-
-def test_a_saved_model_is_read_as_the_same(config, model, source, target, tmp_path):
-    name = next(each for each in NAMES if MODELS[each].family == config.family)
-    settings = {"name": name, **config.model_dump(mode="json")}
-    save_model(tmp_path / "model", model, model_settings=settings, preprocessing={}, class_names=[], about={})
-
-    again = load_model(tmp_path / "model").model.eval()
-
-    assert again.state_dict().keys() == model.state_dict().keys()
-    assert torch.equal(again(source, LENGTHS, target), model(source, LENGTHS, target))
-
-
-def test_the_seed_determines_the_weights(config):
-    states = []
-    for _ in range(2):
-        torch.manual_seed(7)
-        states.append(config.build().state_dict())
-    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
 
 
 def test_autocast_stays_near_float32(model, source, target):

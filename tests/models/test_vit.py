@@ -13,33 +13,7 @@ from vitrail.models import MODELS, build
 from vitrail.nn.mixers import MIXERS
 from vitrail.nn.scores import ScoreName
 
-# Dosovitskiy et al. 2021, table 1 (86M, 307M, 632M) and Touvron et al. 2021, table 1 (5M, 22M, 86M); exact
-# values at 224 pixels and 1000 classes counted on timm's models of the same names.
-PARAMETERS = {
-    "vit_ti16": 5_717_416,
-    "vit_s16": 22_050_664,
-    "vit_s32": 22_878_952,
-    "vit_b16": 86_567_656,
-    "vit_b32": 88_224_232,
-    "vit_l16": 304_326_632,
-    "vit_l32": 306_535_400,
-    "vit_h14": 632_045_800,
-    "deit_ti16": 5_717_416,
-    "deit_s16": 22_050_664,
-    "deit_b16": 86_567_656,
-    "deit_ti16_distilled": 5_910_800,
-    "deit_s16_distilled": 22_436_432,
-    "deit_b16_distilled": 87_338_192,
-}
-
 TINY = {"width": 12, "depth": 2, "num_heads": 3, "num_classes": 5, "patch_size": 8, "image_size": (16, 24)}
-
-
-@pytest.mark.parametrize(("name", "expected"), PARAMETERS.items())
-def test_parameter_counts_are_the_published_ones(name, expected):
-    with torch.device("meta"):
-        model = build(name)
-    assert sum(parameter.numel() for parameter in model.parameters()) == expected
 
 
 def test_tokens_equal_those_of_transformers():
