@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from making.small_models import BIT
 from vitrail.core.errors import ConfigError
 from vitrail.models import build
 from vitrail.models.bit import (
@@ -16,33 +15,6 @@ from vitrail.models.bit import (
     StandardisedStem,
 )
 from vitrail.nn.convolution import StandardisedConvolution
-
-
-@pytest.mark.parametrize(
-    ("size", "grids"),
-    [
-        ((64, 96), [(16, 24), (8, 12), (4, 6)]),
-        ((37, 53), [(10, 14), (5, 7), (3, 4)]),
-        ((1, 2), [(1, 1), (1, 1), (1, 1)]),
-    ],
-)
-def test_each_stage_halves_its_map_rounded_up(size, grids):
-    model = build("bit_r50x1", **BIT).eval()
-    stages = model.features(torch.randn(2, 3, *size))
-
-    assert [tuple(stage.shape[-2:]) for stage in stages] == grids
-    assert [stage.shape[1] for stage in stages] == [128, 256, 512] == list(model.config.channels)
-    assert all(stage.is_contiguous(memory_format=torch.channels_last) for stage in stages)
-
-
-def test_later_stages_do_not_overwrite_the_maps_of_earlier_ones():
-    model, images = build("bit_r50x1", **BIT).eval(), torch.randn(1, 3, 32, 32)
-    with torch.no_grad():
-        stages = model.features(images)
-        x = model.stem(images)
-        for index, stage in enumerate(model.stages):
-            x = stage(x)
-            assert torch.equal(stages[index], x)
 
 
 @pytest.mark.parametrize("changes", [{"depths": ()}, {"depths": (1, 0)}, {"width": 48}])

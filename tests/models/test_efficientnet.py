@@ -20,34 +20,6 @@ def test_rounding_never_loses_more_than_a_tenth_of_the_channels():
         assert channels <= max(8, 1.1 * of_b0 + 8)
 
 
-@pytest.mark.parametrize("name", ["efficientnet_b0", "efficientnet_b0_symmetric"])
-@pytest.mark.parametrize(
-    ("size", "grids"),
-    [
-        ((32, 64), [(16, 32), (8, 16), (4, 8), (2, 4), (2, 4), (1, 2), (1, 2)]),
-        ((37, 53), [(19, 27), (10, 14), (5, 7), (3, 4), (3, 4), (2, 2), (2, 2)]),
-        ((1, 2), [(1, 1)] * 7),
-    ],
-)
-def test_each_stage_with_a_stride_halves_its_map_rounded_up(name, size, grids):
-    model = build(name, **EFFICIENTNET).eval()
-    with torch.no_grad():
-        stages = model.features(torch.randn(2, 3, *size))
-
-    assert [tuple(stage.shape[-2:]) for stage in stages] == grids
-    assert all(stage.is_contiguous(memory_format=torch.channels_last) for stage in stages)
-
-
-def test_later_stages_do_not_overwrite_the_maps_of_earlier_ones():
-    model, images = build("efficientnet_b0", **EFFICIENTNET).eval(), torch.randn(1, 3, 32, 32)
-    with torch.no_grad():
-        stages = model.features(images)
-        x = model.stem(images)
-        for index, stage in enumerate(model.stages):
-            x = stage(x)
-            assert torch.equal(stages[index], x)
-
-
 def test_outputs_are_the_same_with_and_without_gradients():
     model, images = build("efficientnet_b0", **EFFICIENTNET).eval(), torch.randn(2, 3, 32, 40)
     expected = model(images)
@@ -63,12 +35,6 @@ def test_the_two_paddings_are_two_functions_of_the_same_weights():
     symmetric.load_state_dict(same.state_dict())
     images = torch.randn(2, 3, 32, 32)
     assert not torch.allclose(same(images), symmetric(images))
-
-
-def test_drop_path_rises_linearly_and_stays_below_its_setting():
-    model = build("efficientnet_b0", **{**EFFICIENTNET, "drop_path": 0.8})
-    rates = [block.drop_path.probability for stage in model.stages for block in stage]
-    torch.testing.assert_close(torch.tensor(rates), torch.arange(len(rates)) * 0.8 / len(rates))
 
 
 def _block(in_channels: int, out_channels: int, *, expansion: int = 3, stride: int = 1) -> InvertedResidual:

@@ -19,9 +19,3 @@ def test_cells_change_places_with_other_results():
     model, images = build("mixer_s16", **MLP_MIXER).eval(), torch.randn(2, 3, 16, 24)
     exchanged = torch.cat((images[:, :, 8:], images[:, :, :8]), dim=2)
     assert (model(exchanged) - model(images)).abs().max() > 1e-3
-
-
-def test_drop_path_rises_linearly_over_the_blocks():
-    model = build("mixer_s16", **{**MLP_MIXER, "depth": 5}, drop_path=0.2)
-    rates = [block.mixer_end.drop_path.probability for block in model.blocks]
-    assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])

@@ -56,12 +56,6 @@ def test_recorded_maps_name_the_grids_of_queries_and_pooled_keys():
     assert maps[0].layer == "stages.0.0.mixer"
 
 
-def test_drop_path_rises_to_the_last_block():
-    model = build("mvitv2_t", **MVITV2, drop_path=0.5)
-    rates = [block.drop_path.probability for stage in model.stages for block in stage]
-    assert rates == [0.0, 0.25, 0.5]
-
-
 @pytest.mark.parametrize(
     ("changes", "match"),
     [

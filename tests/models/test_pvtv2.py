@@ -11,22 +11,6 @@ from vitrail.models import build
 from vitrail.models.pvtv2 import ConvolutionalMLP
 
 
-@pytest.mark.parametrize(
-    ("size", "grids"),
-    [
-        ((16, 24), [(8, 12), (4, 6), (2, 3), (1, 2)]),
-        ((37, 53), [(19, 27), (10, 14), (5, 7), (3, 4)]),
-    ],
-)
-def test_each_stage_halves_its_map_rounded_up(size, grids):
-    model = build("pvtv2_b0", **PVTV2).eval()
-    with torch.no_grad():
-        stages = model.features(torch.randn(2, 3, *size))
-
-    assert [tuple(stage.shape[-2:]) for stage in stages] == grids
-    assert [stage.shape[1] for stage in stages] == list(PVTV2["widths"])
-
-
 def test_recorded_keys_are_squares_of_cells():
     model = build("pvtv2_b0", **PVTV2).eval()
     with torch.no_grad(), record_attention(model) as maps:

@@ -30,12 +30,6 @@ def test_images_and_maps_are_completed_with_zeros():
     torch.testing.assert_close(second(first), expected)
 
 
-def test_drop_path_rises_linearly_over_the_blocks_of_all_stages():
-    model = build("sequencer2d_s", **{**SEQUENCER2D, "drop_path": 0.3})
-    rates = [block.mixer_end.drop_path.probability for stage in model.stages for block in stage.blocks]
-    assert rates == pytest.approx([0, 0.1, 0.2, 0.3])
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"depths": (1, 2)}, "one value for each stage"), ({"hidden_dims": (2, 0, 3)}, "at least 1")],

@@ -118,12 +118,6 @@ def test_the_residual_stream_stays_narrow_under_autocast():
     assert types == {torch.bfloat16}
 
 
-def test_drop_path_rises_linearly_over_the_blocks():
-    model = build("vit_ti16", **{**TINY, "depth": 5}, drop_path=0.2)
-    rates = [block.mixer_end.drop_path.probability for block in model.blocks]
-    assert rates == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
-
-
 CONVOLUTIONS = {"channels": [5, 7], "strides": [2, 2]}
 
 
