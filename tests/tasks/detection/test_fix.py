@@ -35,6 +35,10 @@ def fix(source: Path, folder: Path) -> Fixed:
     return write_clean(dataset, check_boxes(dataset), folder)
 
 
+def checks(source: Path) -> set[str]:
+    return {finding.check for finding in check_boxes(open_boxes(source)).findings}
+
+
 def assert_boxes_lie_on_their_colours(dataset: BoxDataset) -> None:
     for split in dataset.splits.values():
         for image, boxes, labels in zip(split.images, split.boxes, split.labels, strict=True):
@@ -130,13 +134,13 @@ def test_each_mendable_fault_is_gone(
     scenes = make_scenes()
     plant(scenes)
     source = WRITERS[layout](tmp_path / "set", scenes)
-    assert code in {finding.check for finding in check_boxes(open_boxes(source)).findings}
+    assert code in checks(source)
 
     fixed = fix(source, tmp_path / "clean")
 
     assert fixed.changes == {change: 1}
     assert "train-1.png: box" in fixed.items[change][0]
-    assert check_boxes(open_boxes(tmp_path / "clean")).findings == ()
+    assert not checks(tmp_path / "clean")
     assert_boxes_lie_on_their_colours(open_boxes(tmp_path / "clean"))
 
 
@@ -178,7 +182,7 @@ def test_boxes_for_another_size_are_scaled(tmp_path: Path) -> None:
     fixed = fix(write_voc(tmp_path / "set", scenes), tmp_path / "clean")
 
     assert fixed.changes == {"scaled": 3}
-    assert check_boxes(open_boxes(tmp_path / "clean")).findings == ()
+    assert not checks(tmp_path / "clean")
     assert_boxes_lie_on_their_colours(open_boxes(tmp_path / "clean"))
 
 
@@ -197,7 +201,7 @@ def test_boxes_of_another_format_are_read_as_they_fit(tmp_path: Path, layout: st
     fixed = fix(source, tmp_path / "clean")
 
     assert fixed.changes == {"reread": 60}
-    assert check_boxes(open_boxes(tmp_path / "clean")).findings == ()
+    assert not checks(tmp_path / "clean")
     assert_boxes_lie_on_their_colours(open_boxes(tmp_path / "clean"))
 
 
@@ -211,7 +215,7 @@ def test_unreadable_images_and_copies_in_later_splits_are_left_out(tmp_path: Pat
 
     assert fixed.images == {"train": 11, "validation": 3, "test": 3}
     assert fixed.changes == {"unreadable": 1, "copy": 2}
-    assert check_boxes(open_boxes(tmp_path / "clean")).findings == ()
+    assert not checks(tmp_path / "clean")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +227,7 @@ def test_ids_that_are_off_by_one_get_the_class_that_is_meant(
 ) -> None:
     ids = {"ids": (3, 4, 5)} if used_ids[0] == 4 else {}
     source = WRITERS[layout](tmp_path / "set", make_scenes(), used_ids=used_ids, **ids)
-    assert "class-ids-off-by-one" in {finding.check for finding in check_boxes(open_boxes(source)).findings}
+    assert "class-ids-off-by-one" in checks(source)
 
     fixed = fix(source, tmp_path / "clean")
 
@@ -235,16 +239,20 @@ def test_ids_that_are_off_by_one_get_the_class_that_is_meant(
     assert_boxes_lie_on_their_colours(copy)
 
 
-def test_boxes_without_a_class_are_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_boxes_without_a_class_are_dropped_and_an_image_of_no_other_with_them(
+    tmp_path: Path, is_alone: bool
+) -> None:
     scenes = make_scenes()
-    scenes[1].boxes.append([5, 6, 20, 22])
-    scenes[1].labels.append(3)
+    scenes[1].boxes = [*([] if is_alone else scenes[1].boxes), [5, 6, 20, 22]]
+    scenes[1].labels = [*([] if is_alone else scenes[1].labels), 3]
 
     fixed = fix(write_yolo(tmp_path / "set", scenes, used_ids=(0, 1, 2, 7)), tmp_path / "clean")
 
-    assert fixed.changes == {"unknown-class": 1}
+    assert fixed.changes == {"unknown-class": 1} | ({"emptied": 1} if is_alone else {})
     assert fixed.items["unknown-class"] == ["images/train/train-1.png: a box of class id 7"]
-    assert fixed.boxes["train"] == 36
+    assert fixed.boxes["train"] == 36 - 3 * is_alone
+    assert fixed.images["train"] == 12 - is_alone
 
 
 def test_ids_are_made_contiguous(tmp_path: Path) -> None:
@@ -363,11 +371,10 @@ def test_a_small_split_is_read_as_the_others(
 
     fixed = fix(WRITERS[layout](tmp_path / "set", scenes, to_numbers=numbers), tmp_path / "clean")
 
-    copy = open_boxes(tmp_path / "clean")
     assert fixed.changes["reread"] == sum(len(scene.boxes) for scene in scenes)
     assert fixed.boxes["validation"] == 3 * validation - bad
-    assert not {finding.check for finding in check_boxes(copy).findings} & {"wrong-format", "mixed-formats"}
-    assert_boxes_lie_on_their_colours(copy)
+    assert not checks(tmp_path / "clean") & {"wrong-format", "mixed-formats"}
+    assert_boxes_lie_on_their_colours(open_boxes(tmp_path / "clean"))
 
 
 @pytest.mark.parametrize(("layout", "numbers"), OTHER_NUMBERS.items())
@@ -414,13 +421,3 @@ def test_an_image_that_loses_every_box_is_left_out(tmp_path: Path, layout: str) 
     assert any("1 image left out: no box of it can be used" in line for line in fixed.summary())
     names = {Path(name).name for name in open_boxes(tmp_path / "clean").train.names}
     assert names == {scene.name for scene in scenes if scene.split == "train"} - {"train-1.png"}
-
-
-def test_an_image_whose_only_box_has_no_class_is_left_out(tmp_path: Path) -> None:
-    scenes = make_scenes()
-    scenes[1].boxes, scenes[1].labels = [[5, 6, 20, 22]], [3]
-
-    fixed = fix(write_yolo(tmp_path / "set", scenes, used_ids=(0, 1, 2, 7)), tmp_path / "clean")
-
-    assert fixed.changes == {"emptied": 1, "unknown-class": 1}
-    assert fixed.images["train"] == 11

@@ -204,7 +204,7 @@ def test_boxes_found_exactly_score_one_and_are_no_errors() -> None:
     assert (table == np.diag(table.diagonal())).all()
 
 
-def test_every_box_is_told_what_it_is() -> None:
+def test_every_box_has_its_outcome() -> None:
     image = images_of(
         true=[(0, [0, 0, 10, 10]), (1, [20, 0, 30, 10]), (2, [40, 0, 50, 10])],
         found=[
@@ -295,7 +295,7 @@ def test_where_nothing_is_right_the_usual_threshold_is_chosen(num_true: int) -> 
     assert choose_threshold([image]) == UNCHOSEN_THRESHOLD
 
 
-def test_counts_of_images_and_classes_add_up() -> None:
+def test_tables_add_up_rank_the_worst_images_and_survive_json() -> None:
     images = random_images(8)
 
     tables = detection_tables(images, CLASSES)
@@ -307,18 +307,8 @@ def test_counts_of_images_and_classes_add_up() -> None:
     assert sum(entry.missed for entry in tables.images) == table[:-1, -1].sum()
     assert sum(entry.spurious for entry in tables.images) == table[-1].sum()
     assert table[:-1].sum(axis=1).tolist() == [row.num_boxes for row in tables.per_class]
-
-
-def test_worst_images_come_first() -> None:
-    tables = detection_tables(random_images(9), CLASSES)
-
     errors = {entry.index: entry.num_errors for entry in tables.images}
     numbers = [errors[outcome.index] for outcome in tables.worst]
     assert numbers == sorted(numbers, reverse=True)
     assert len(numbers) == sum(number > 0 for number in errors.values())
-
-
-def test_tables_survive_json() -> None:
-    tables = detection_tables(random_images(), CLASSES)
-
     assert DetectionTables.from_tree(json.loads(json.dumps(tables.model_dump(mode="json")))) == tables

@@ -57,7 +57,7 @@ def test_a_run_leaves_a_detector_and_a_report(finished: TrainedRun) -> None:
     assert Detector(loaded).class_ids == (3, 7, 8)
 
 
-def test_the_confidence_threshold_is_chosen_on_the_validation_images(
+def test_the_score_is_found_again_with_the_threshold_chosen_on_validation_images(
     finished: TrainedRun, cells: Path
 ) -> None:
     report = json.loads((finished.folder / "report.json").read_text())
@@ -65,6 +65,8 @@ def test_the_confidence_threshold_is_chosen_on_the_validation_images(
     validation = evaluate(finished.folder, cells, split="validation")
     test = evaluate(finished.folder, cells)
 
+    assert test.signature["samples"] == "3"
+    assert test.scores["ap"] == pytest.approx(finished.scores["ap"], abs=1e-6)
     chosen = Detector(finished.folder).threshold
     assert report["tables"]["threshold"] == chosen == finished.scores["threshold"]
     assert test.tables["threshold"] == validation.tables["threshold"] == chosen
