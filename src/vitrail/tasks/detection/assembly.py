@@ -182,9 +182,13 @@ class AnnotatedImage:
 
     def take(self, chosen: Sequence[int]) -> AnnotatedImage:
         """Return the image with some of its boxes."""
-        columns = (self.boxes, self.classes, self.is_crowd, self.is_difficult)
-        boxes, classes, is_crowd, is_difficult = ([column[i] for i in chosen] for column in columns)
-        return replace(self, boxes=boxes, classes=classes, is_crowd=is_crowd, is_difficult=is_difficult)
+        return replace(
+            self,
+            boxes=[self.boxes[index] for index in chosen],
+            classes=[self.classes[index] for index in chosen],
+            is_crowd=[self.is_crowd[index] for index in chosen],
+            is_difficult=[self.is_difficult[index] for index in chosen],
+        )
 
 
 @dataclass

@@ -17,8 +17,8 @@ from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
 from vitrail.data.images import read_image
 from vitrail.data.inputs import list_files
-from vitrail.tasks.answer_files import SUFFIXES
-from vitrail.tasks.contract import FileOptions, FileResults
+from vitrail.tasks.answer_files import SUFFIXES, FileResults
+from vitrail.tasks.contract import FileOptions
 from vitrail.tasks.detection.detections import Detections
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.explaining import picture_files

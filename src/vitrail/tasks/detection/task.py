@@ -18,12 +18,12 @@ from vitrail.models import model_settings
 from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
+from vitrail.tasks.answer_files import FileResults
 from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
     ExplainOptions,
     FileOptions,
-    FileResults,
     Parts,
     Scoring,
     Settled,
