@@ -20,10 +20,17 @@ from vitrail.nn.relative import (
     relative_index,
     resize_relative_table,
 )
+from vitrail.nn.rotary import GridRotary, SequenceRotary
 from vitrail.nn.sequence_positions import SequenceRelativeBias, distance_buckets
 
 GRID_SCHEMES = [GridRelativeBias, ContinuousRelativeBias, PairwiseBias]
 SIDES = st.integers(1, 5)
+
+
+def make_scheme(scheme, grid):
+    if scheme in GRID_SCHEMES:
+        return scheme(grid, 2, num_prefix=1)
+    return scheme(2) if scheme is SequenceRelativeBias else scheme()
 
 
 @settings(max_examples=20, deadline=None)
@@ -159,31 +166,33 @@ def test_later_queries_alone_get_the_bias_they_have_among_all():
     assert torch.equal(bias(2, 7), bias(7, 7)[:, :, 5:])
 
 
-@pytest.mark.parametrize("scheme", [*GRID_SCHEMES, SequenceRelativeBias])
+@pytest.mark.parametrize("scheme", [*GRID_SCHEMES, SequenceRelativeBias, GridRotary, SequenceRotary])
 @pytest.mark.parametrize("grid", [(3, 5), (4, 2)])
-def test_attention_adds_the_bias_inside_the_softmax_and_records_it(scheme, grid):
-    positions = scheme(2) if scheme is SequenceRelativeBias else scheme((3, 5), 2, num_prefix=1)
+def test_attention_places_its_tokens_inside_the_softmax_and_records_it(scheme, grid):
+    positions = make_scheme(scheme, (3, 5))
     for parameter in positions.parameters():
         nn.init.normal_(parameter)
-    layer, num_tokens = Attention(6, 2, positions=positions), 1 + math.prod(grid)
-    x, extra = torch.randn(2, num_tokens, 6), torch.randn(1, 2, num_tokens, num_tokens)
-    query, key, value = layer.qkv(x).reshape(2, num_tokens, 3, 2, 3).permute(2, 0, 3, 1, 4)
-    placed = positions.place(query, key, grid=grid)[2]
-    weights = (query @ key.transpose(-2, -1) / math.sqrt(3) + placed + extra).softmax(-1)
+    layer, num_tokens = Attention(8, 2, positions=positions), 1 + math.prod(grid)
+    x, extra = torch.randn(2, num_tokens, 8), torch.randn(1, 2, num_tokens, num_tokens)
+    query, key, value = layer.qkv(x).reshape(2, num_tokens, 3, 2, 4).permute(2, 0, 3, 1, 4)
+    query, key, bias = positions.place(query, key, grid=grid)
+    assert (bias is None) == (scheme in (GridRotary, SequenceRotary))
+    weights = (query @ key.transpose(-2, -1) / 2 + (0 if bias is None else bias) + extra).softmax(-1)
 
     with record_attention(layer) as maps:
         out = layer(x, grid=grid, bias=extra)
 
     torch.testing.assert_close(maps[0].weights, weights, rtol=1e-4, atol=1e-6)
+    assert maps[0].num_prefix == 1
     expected = layer.projection((weights @ value).transpose(1, 2).flatten(2))
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("scheme", GRID_SCHEMES)
+@pytest.mark.parametrize("scheme", [*GRID_SCHEMES, GridRotary, SequenceRotary])
 @pytest.mark.parametrize("grid", [(2, 3), (3, 4)])
-def test_biased_attention_compiles_to_one_graph(scheme, grid):
-    layer = Attention(6, 2, positions=scheme((2, 3), 2, num_prefix=1))
-    x = torch.randn(2, 1 + math.prod(grid), 6)
+def test_attention_with_positions_compiles_to_one_graph(scheme, grid):
+    layer = Attention(8, 2, positions=make_scheme(scheme, (2, 3)))
+    x = torch.randn(2, 1 + math.prod(grid), 8)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, grid=grid), layer(x, grid=grid), rtol=1e-5, atol=1e-6)

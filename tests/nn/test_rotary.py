@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vitrail.interpret.record import record_attention
 from vitrail.nn.attention import Attention
 from vitrail.nn.rotary import GridRotary, SequenceRotary, rotate_pairs
 
@@ -84,33 +82,9 @@ def test_turning_keeps_lengths_and_type():
     torch.testing.assert_close(turned.float().norm(dim=-1), x.float().norm(dim=-1), rtol=0.02, atol=0)
 
 
-@pytest.mark.parametrize("positions", [GridRotary(), SequenceRotary()])
-def test_attention_records_the_weights_of_the_turned_tokens(positions):
-    layer, x = Attention(12, 3, positions=positions), torch.randn(2, 16, 12)
-    query, key, value = layer.qkv(x).reshape(2, 16, 3, 3, 4).permute(2, 0, 3, 1, 4)
-    query, key, _ = positions.place(query, key, grid=(3, 5))
-    weights = (query @ key.transpose(-2, -1) / 2).softmax(-1)
-
-    with record_attention(layer) as maps:
-        out = layer(x, grid=(3, 5))
-
-    torch.testing.assert_close(maps[0].weights, weights, rtol=1e-4, atol=1e-6)
-    expected = layer.projection((weights @ value).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-6)
-    assert maps[0].num_prefix == 1
-
-
 def test_attention_with_positions_tells_permuted_tokens_apart():
     x, order = torch.randn(1, 15, 8), torch.randperm(15)
     for positions in (GridRotary(), SequenceRotary()):
         layer = Attention(8, 2, positions=positions)
         out, permuted = layer(x, grid=(3, 5)), layer(x[:, order], grid=(3, 5))
         assert not torch.allclose(permuted, out[:, order], atol=1e-4)
-
-
-@pytest.mark.compiled
-@pytest.mark.parametrize("positions", [GridRotary(), SequenceRotary()])
-def test_rotary_attention_compiles_to_one_graph(positions):
-    layer, x = Attention(8, 2, positions=positions), torch.randn(2, 16, 8)
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x, grid=(3, 5)), layer(x, grid=(3, 5)), rtol=1e-6, atol=1e-6)
