@@ -7,6 +7,7 @@ import torch
 
 from making.small_models import BIT, CHANGES, EFFICIENTNET, PVTV2, RESNET
 from vitrail.models import MODELS, build
+from vitrail.nn.blocks import DropPath
 
 SMALL_SWIN = {
     "patch_size": 2,
@@ -96,7 +97,7 @@ def test_later_stages_do_not_overwrite_the_maps_of_earlier_ones(name, changes):
 )
 def test_drop_path_rises_linearly_over_the_blocks_of_all_stages(name, changes, expected):
     model = build(name, **{**CHANGES[MODELS[name].family], **changes})
-    rates = [each.probability for each in model.modules() if hasattr(each, "probability")]
+    rates = [each.probability for each in model.modules() if isinstance(each, DropPath)]
     per_block = len(rates) // len(expected)  # one for each branch, or one for both
     assert rates == pytest.approx([rate for rate in expected for _ in range(per_block)])
 
