@@ -34,7 +34,7 @@ def test_an_packed_weight_can_be_read() -> None:
     torch.testing.assert_close(PackedLinear(linear).weight, linear.weight.detach(), rtol=0, atol=0)
 
 
-def test_a_model_with_packed_layers_answers_as_before_and_the_given_one_is_as_it_was() -> None:
+def test_a_model_with_packed_layers_computes_as_before_and_the_given_one_is_as_it_was() -> None:
     loaded = small_vit()
     images, before = images_for(loaded), dict(loaded.model.named_modules())
 

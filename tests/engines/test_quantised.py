@@ -33,7 +33,7 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("narrow", [False, True])
-def test_whole_numbers_come_close_to_the_layer(narrow: bool) -> None:
+def test_int8_comes_close_to_the_layer(narrow: bool) -> None:
     linear, x = nn.Linear(70, 90), torch.randn(2, 5, 70) + 0.5
 
     layer = QuantisedLinear(linear, range_of(x), narrow=narrow)
@@ -75,7 +75,7 @@ def test_zero_is_always_among_the_values() -> None:
     assert (scale, zero_point) == (pytest.approx(5 / LEVELS), 0)
 
 
-def test_an_mlp_goes_through_whole_numbers() -> None:
+def test_an_mlp_is_quantised() -> None:
     mlp, x = MLP(70, 90).eval(), torch.randn(2, 5, 70)
     with torch.inference_mode():
         expected = mlp(x)
@@ -102,7 +102,7 @@ def test_ranges_are_those_of_all_batches() -> None:
 
 
 @pytest.mark.parametrize("narrow", [False, True])
-def test_a_model_in_whole_numbers_answers_nearly_the_same(narrow: bool) -> None:
+def test_an_int8_model_computes_nearly_the_same(narrow: bool) -> None:
     loaded = small_vit()
     images = images_for(loaded)
     seen = observe(loaded.model, [(images,)])
@@ -124,7 +124,7 @@ def test_a_model_in_whole_numbers_answers_nearly_the_same(narrow: bool) -> None:
         ("swinv2_t", {**SWINV2, "width": 48}, 0.4),
     ],
 )
-def test_other_families_run_in_whole_numbers(name: str, changes: dict[str, object], most: float) -> None:
+def test_other_families_run_in_int8(name: str, changes: dict[str, object], most: float) -> None:
     model, images = build(name, **changes).eval(), torch.randn(2, 3, 16, 24)
     seen = observe(model, [(images,)])
 
@@ -146,8 +146,8 @@ def test_scores_of_boxes_keep_their_digits_and_the_detector_runs() -> None:
             self.parts = model
 
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            answer: tuple[torch.Tensor, torch.Tensor] = self.parts["box_head"](x, x[..., :4])
-            return answer
+            output: tuple[torch.Tensor, torch.Tensor] = self.parts["box_head"](x, x[..., :4])
+            return output
 
     boxes, x = Boxes().eval(), torch.randn(2, 5, 96)
     expected = boxes(x)

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 needs_bfloat16 = pytest.mark.skipif(best_precision(CPU) != "bfloat16", reason="no bfloat16 in hardware")
 
 
-def test_torch_answers_as_the_model() -> None:
+def test_torch_computes_what_the_model_does() -> None:
     loaded = small_vit()
     images = images_for(loaded)
 
@@ -30,7 +30,7 @@ def test_torch_answers_as_the_model() -> None:
 
 
 @needs_bfloat16
-def test_bfloat16_comes_close_and_answers_in_float32() -> None:
+def test_bfloat16_comes_close_and_returns_float32() -> None:
     loaded = small_vit()
     images = images_for(loaded)
 
@@ -57,7 +57,7 @@ def test_int8_takes_its_ranges_from_images() -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=needs_bfloat16)])
-def test_a_detector_answers_with_logits_and_boxes(precision: str) -> None:
+def test_a_detector_returns_logits_and_boxes(precision: str) -> None:
     loaded = small_detr()
     images, sizes = torch.randn(2, 3, 48, 64), torch.tensor([[48, 64], [40, 50]])
 
@@ -72,7 +72,7 @@ def test_a_detector_answers_with_logits_and_boxes(precision: str) -> None:
 
 @pytest.mark.compiled
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-def test_a_compiled_model_answers_as_the_model_for_any_batch() -> None:
+def test_a_compiled_model_computes_the_same_for_any_batch() -> None:
     loaded = small_vit(depth=1)
     engine = build_engine(loaded, engine="compiled", device="cpu")
 

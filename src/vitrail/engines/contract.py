@@ -141,7 +141,7 @@ def build_engine(
 
     Raises:
         ConfigError: there is no such engine or precision, it does not fit the package, it is not installed,
-            or it cannot take the model; or the package is not trusted.
+            or it does not support the model; or the package is not trusted.
         DataError: int8 has no images to take ranges from.
     """
     kind = find_kind(engine or default_engine(source))

@@ -91,7 +91,7 @@ def test_the_norm_is_folded_where_the_kernel_is_small_beside_the_map():
     layer, called = accelerate(NormedConvolution(6, 4, 3)).eval(), []
     layer.norm.register_forward_hook(lambda *_: called.append(True))
 
-    layer(torch.randn(2, 6, 4, 4))  # 54 values of a kernel, 16 cells of a map
+    layer(torch.randn(2, 6, 4, 4))  # 54 values of a kernel, 16 positions of a map
     assert not called
     layer(torch.randn(2, 6, 3, 4))
     assert called

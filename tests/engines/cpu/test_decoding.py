@@ -41,7 +41,7 @@ def assert_same_hypotheses(plain, fast, inputs, num_rows):
 @pytest.mark.parametrize("num_sentences", [1, 3, GROUP_SIZE, GROUP_SIZE + 1, 2 * GROUP_SIZE + 3])
 def test_every_sentence_is_read_as_by_the_plain_model(num_sentences):
     plain, fast = build_pair("transformer_base", TRANSFORMER)
-    source, lengths = make_sentences([1 + (5 * place) % 7 for place in range(num_sentences)])
+    source, lengths = make_sentences([1 + (5 * index) % 7 for index in range(num_sentences)])
     for memory, expected in zip(
         fast.start(source, lengths).memories, plain.start(source, lengths).memories, strict=True
     ):

@@ -45,11 +45,11 @@ def test_a_difference_of_logits_is_found():
 def test_batches_have_several_sizes():
     loaded, seen = load_small("mixer_s16"), []
 
-    def answer(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def run_export(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         seen.append(len(inputs[0]))
         return (loaded.model(*inputs).detach(),)
 
-    compare(loaded.model, answer, generated(loaded, 19), range(19), [IMAGES])
+    compare(loaded.model, run_export, generated(loaded, 19), range(19), [IMAGES])
 
     assert seen == [1, 3, 2, 8, 5]
 
@@ -89,12 +89,12 @@ PORTS = [
 def test_queries_in_another_order_are_the_same(detector):
     order = torch.tensor([3, 1, 6, 0, 2, 5, 4])
 
-    def answer(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def run_export(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         assert inputs[0].shape[2:] == (32, 32)  # a canvas of whole multiples
         found = detector(*inputs)
         return found.logits[:, order], found.boxes[:, order]
 
-    found = compare(detector, answer, scenes(), range(3), PORTS)
+    found = compare(detector, run_export, scenes(), range(3), PORTS)
 
     assert found.largest_logit_difference == 0
     assert found.largest_box_difference == 0
@@ -104,13 +104,13 @@ def test_queries_in_another_order_are_the_same(detector):
 
 
 def test_a_moved_box_is_found(detector):
-    def answer(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def run_export(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         found = detector(*inputs)
         boxes = found.boxes.clone()
         boxes[:, 4, 1] += 0.125
         return found.logits, boxes
 
-    found = compare(detector, answer, scenes(), range(3), PORTS)
+    found = compare(detector, run_export, scenes(), range(3), PORTS)
 
     assert found.largest_box_difference == pytest.approx(0.125)
     with pytest.raises(CheckpointError, match=r"boxes by 1\.2e-01 of the image"):

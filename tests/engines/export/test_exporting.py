@@ -1,4 +1,4 @@
-"""Exported models answer as the models do, and what would not is not written."""
+"""Exported models compute what the models do, and those that would not are not written."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ class FastNormedConvolution(NormedConvolution):
         elif self.weight.shape[1] == 1 and self.groups == 1 and _multiplies_float32(x):
             # A matrix product reads a large kernel as it lies; a convolution would rearrange it first. In
             # bfloat16 it was the slower of the two (docs/log.md).
-            cells = x[:, :, :: self.stride, :: self.stride].movedim(1, -1)
-            x = self.norm(F.linear(cells, self.weight.flatten(1)).movedim(-1, 1))
+            positions = x[:, :, :: self.stride, :: self.stride].movedim(1, -1)
+            x = self.norm(F.linear(positions, self.weight.flatten(1)).movedim(-1, 1))
         else:
             x = self.norm(self._convolve(x, self.weight, None))
         return x if self.activation is None else _OVERWRITING.get(self.activation, self.activation)(x)
@@ -110,8 +110,8 @@ class FastNormedConvolution(NormedConvolution):
         """
         if torch.compiler.is_exporting() or self.settled_weight is not None:
             return True
-        cells = x.shape[-2] * x.shape[-1] // self.stride**2
-        return cells * NOMINAL_BATCH >= self.weight[0].numel()
+        positions = x.shape[-2] * x.shape[-1] // self.stride**2
+        return positions * NOMINAL_BATCH >= self.weight[0].numel()
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         kernel = weight.permute(0, 3, 1, 2)
