@@ -11,7 +11,7 @@ from vitrail import __version__
 from vitrail.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vitrail.tasks.contract import FileResults
+    from vitrail.tasks.answer_files import FileResults
 
 EXIT_SOME_FAILED = 1
 EXIT_USER_ERROR = 2

@@ -45,7 +45,7 @@ class FileResults(NamedTuple):
     """Plain JSON values."""
     columns: tuple[str, ...]
     """Header of the table; all columns after the second are numbers."""
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     errors: list[tuple[str, str]]
     """Unreadable files, each with the reason."""
     answers: Answers | None = None

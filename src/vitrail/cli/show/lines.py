@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from vitrail.tasks.contract import FileResults
+    from vitrail.tasks.answer_files import FileResults
 
 MAX_WIDTH = 80
 

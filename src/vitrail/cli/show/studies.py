@@ -132,14 +132,13 @@ def show_bench(report: BenchReport) -> None:
     """Print the results of each batch size, the best engine marked, and their conditions."""
     console = Console(width=MAX_WIDTH) if not sys.stdout.isatty() else Console()
     height, width = report.size
-    _say(
-        console,
+    show_wrapped(
         f"{report.name}, {height}x{width}, {report.gmacs:.2f} GMACs an image; {report.machine}, "
         f"{report.threads} threads, {report.rounds} rounds",
     )
     rows, inner, columns = report.product
     ceilings = ", ".join(f"{name} {rate:,.0f}" for name, rate in report.ceilings.items())
-    _say(console, f"peak, a product of {rows}x{inner} with {inner}x{columns}, in GFLOP/s: {ceilings}")
+    show_wrapped(f"peak, a product of {rows}x{inner} with {inner}x{columns}, in GFLOP/s: {ceilings}")
     for batch in dict.fromkeys(result.batch for result in report.results):
         best = report.best(batch)
         console.print()
@@ -150,11 +149,11 @@ def show_bench(report: BenchReport) -> None:
                 _show_result(console, result, is_best=result == best)
     console.print()
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    _say(console, f"outputs compared on {report.images}; {versions}")
+    show_wrapped(f"outputs compared on {report.images}; {versions}")
     if report.unstored is not None:
-        _say(console, f"the choice is not stored: {report.unstored}")
+        show_wrapped(f"the choice is not stored: {report.unstored}")
     if report.folder is not None:
-        _say(console, f'* the fastest whose outputs agree, used by engine="auto"; stored in {report.folder}')
+        show_wrapped(f'* the fastest whose outputs agree, used by engine="auto"; stored in {report.folder}')
 
 
 def _show_result(console: Console, result: BenchResult, *, is_best: bool) -> None:
@@ -170,11 +169,6 @@ def _show_result(console: Console, result: BenchResult, *, is_best: bool) -> Non
         lines = wrap(said, MAX_WIDTH - LABELS, break_on_hyphens=False)
         for place, line in enumerate(lines):
             console.print(Text((label if place == 0 else " " * LABELS) + line, style="yellow"))
-
-
-def _say(console: Console, text: str) -> None:
-    for line in wrap(text, MAX_WIDTH, break_on_hyphens=False, break_long_words=False):
-        console.print(Text(line), soft_wrap=True)
 
 
 MOST_PAIRS = 10  # of a table on a terminal; the page has all

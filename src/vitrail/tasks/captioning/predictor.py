@@ -17,10 +17,10 @@ from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig
-from vitrail.tasks.answer_files import caption_answers, check_answer_file
+from vitrail.tasks.answer_files import FileResults, caption_answers, check_answer_file
 from vitrail.tasks.captioning.objective import find_captions, write_captions
 from vitrail.tasks.captioning.settings import CaptionSettings
-from vitrail.tasks.contract import FileOptions, FileResults
+from vitrail.tasks.contract import FileOptions
 from vitrail.tasks.predicting import (
     answer_in_order,
     check_positive,

@@ -26,6 +26,7 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
+from vitrail.tasks.answer_files import FileResults
 from vitrail.tasks.captioning.choose import CaptionStart, choose, load_caption_start
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
 from vitrail.tasks.captioning.doctor import check_captions
@@ -42,7 +43,6 @@ from vitrail.tasks.contract import (
     ComparisonMetric,
     ExplainOptions,
     FileOptions,
-    FileResults,
     Parts,
     Scoring,
     Settled,

@@ -15,9 +15,9 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.choice import start_engine
 from vitrail.engines.loading import ModelInTorch, Source, merged_source, open_source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.tasks.answer_files import check_answer_file, class_answers
+from vitrail.tasks.answer_files import FileResults, check_answer_file, class_answers
 from vitrail.tasks.classification.explanation import explain_image
-from vitrail.tasks.contract import FileOptions, FileResults
+from vitrail.tasks.contract import FileOptions
 from vitrail.tasks.predicting import (
     answer_in_order,
     check_positive,

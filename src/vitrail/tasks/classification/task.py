@@ -23,6 +23,7 @@ from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
+from vitrail.tasks.answer_files import FileResults
 from vitrail.tasks.classification import published_scores
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.choose import MAX_EPOCHS, choose, describe_situation
@@ -37,7 +38,6 @@ from vitrail.tasks.contract import (
     ComparisonMetric,
     ExplainOptions,
     FileOptions,
-    FileResults,
     Parts,
     Scoring,
     Settled,
@@ -208,7 +208,7 @@ class ClassificationTask(Task):
         path = Path(source)
         is_pattern = glob.has_magic(source) and not path.exists()
         if path.is_dir() or is_image_name(path.name) or is_pattern:
-            images: Sequence[Any] = list_files([source])
+            images: Any = list_files([source])
             names, what = [str(file) for file in images], f"images of {source}"
         else:
             split = self.open(self.data_settings(source)).validation

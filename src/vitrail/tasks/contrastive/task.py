@@ -207,7 +207,8 @@ class ContrastiveTask(Task):
         objective.evaluator().update(model, batch)
 
     def image_encoder(self, loaded: LoadedModel) -> nn.Module:
-        image: nn.Module = loaded.model.image
+        model: Any = loaded.model
+        image: nn.Module = model.image
         return image
 
     def comparison_metric(self, source: str) -> None:
