@@ -122,7 +122,7 @@ def test_every_parameter_is_learned(model: CLIP) -> None:
     [
         ({"image_num_heads": 5}, "image_num_heads 5 does not divide"),
         ({"text_num_heads": 3}, "text_num_heads 3 does not divide"),
-        ({"end_id": 11}, "end_id 11 is no number of the 11 subwords"),
+        ({"end_id": 11}, "end_id 11 is not an id of the 11 subwords"),
         ({"image_model": "vit_nanno"}, "no model named 'vit_nanno'"),
         ({"image_model": "transformer_tiny"}, "no model of images alone"),
         ({"image_model": "vit_nano", "image_model_settings": {"dept": 1}}, "no setting 'dept'"),

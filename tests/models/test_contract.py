@@ -94,7 +94,7 @@ def test_a_larger_image_is_not_cropped(model):
         (lambda images, least: images.long(), "images of type torch.int64", "Divide by 255"),
         (lambda images, least: images[:, :1], "images with 1 channels", "num_channels=1"),
         (lambda images, least: images[..., : least - 1], "pixels", "Enlarge the images"),
-        (lambda images, least: images * float("nan"), "no numbers", "isfinite"),
+        (lambda images, least: images * float("nan"), "NaN or infinite", "isfinite"),
     ],
 )
 def test_images_of_another_kind_are_refused_with_a_remedy(model, images, change, given, remedy, as_shipped):

@@ -166,7 +166,7 @@ def test_gradients_reach_every_parameter_that_is_trained(model, images):
         (lambda images, sizes: (images[0], sizes), "images of shape (3, 64, 72)"),
         (lambda images, sizes: (images.long(), sizes), "images of type torch.int64"),
         (lambda images, sizes: (images[:, :1], sizes), "images with 1 channels"),
-        (lambda images, sizes: (images * float("nan"), sizes), "no numbers"),
+        (lambda images, sizes: (images * float("nan"), sizes), "NaN or infinite"),
         (lambda images, sizes: (images, sizes[:2]), "shape (2, 2) for 3 images"),
         (lambda images, sizes: (images, sizes.float()), "sizes of type torch.float32"),
         (lambda images, sizes: (images, sizes.flip(1)), "in 64x72 pixels"),

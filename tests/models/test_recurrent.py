@@ -192,7 +192,7 @@ def test_the_seed_determines_the_weights():
         ({"attention": "none"}, "set input_feeding to false"),
         ({"hidden_dim": 7}, "hidden_dim"),
         ({"tie": "all"}, "vocabularies of equal size, not 17 and 13"),
-        ({"end_id": 14}, "end_id 14 is no number of both vocabularies"),
+        ({"end_id": 14}, "end_id 14 is not an id of both vocabularies"),
         ({"attention": "cosine"}, "attention"),
         ({"cell": "rnn"}, "cell"),
     ],

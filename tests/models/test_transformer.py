@@ -180,7 +180,7 @@ def test_weights_are_drawn_so_that_logits_begin_near_standard_normal():
         ({"width": 15}, "sinusoidal positions need an even width"),
         ({"width": 15, "positions": "rotary"}, "rotary positions need heads of an even width"),
         ({"target_vocabulary_size": 19}, "tie 'all' needs vocabularies of equal size, not 17 and 19"),
-        ({"pad_id": 17}, "pad_id 17 is no number of both vocabularies"),
+        ({"pad_id": 17}, "pad_id 17 is not an id of both vocabularies"),
         ({"mixer": "fourrier"}, "Did you mean 'fourier'"),
         ({"mixer": "fourier", "positions": "rotary"}, "positions 'rotary' need mixer 'attention'"),
     ],

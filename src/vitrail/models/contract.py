@@ -384,7 +384,7 @@ class CaptionOutput(NamedTuple):
 
     logits: Float[Tensor, "batch captions tokens vocabulary"]
     """Next-token logits."""
-    attention: Float[Tensor, "batch captions tokens cells"] | None
+    attention: Float[Tensor, "batch captions tokens positions"] | None
     """Attention weights of each step, for a regularising loss; None for decoders with several heads, for
     which there is no such loss."""
 
@@ -394,7 +394,7 @@ class CaptionModel(SequenceModel, Protocol):
     """What tasks, decoding and interpretation may use of a captioning model.
 
     Inputs are normalised images (batch channels height width), or the features that ``encode`` returned
-    (batch cells dim), such as stored ones of a frozen encoder.
+    (batch positions dim), such as stored ones of a frozen encoder.
     """
 
     config: CaptionModelConfig
@@ -548,7 +548,7 @@ def check_values(images: Tensor) -> None:
         )
     if can_read_values(images) and not images.sum().isfinite():
         raise DataError(
-            "images with values that are infinite or no numbers (NaN)",
+            "images that contain NaN or infinite values",
             expected="finite values, normalised",
             remedy="Find them with images.isfinite(); a division by a standard deviation of zero makes them",
         )
@@ -617,7 +617,7 @@ def check_texts(tokens: Tensor, lengths: Tensor) -> None:
 def _check_token_ids(config: Any, vocabulary_size: int, vocabulary: str) -> None:
     for name in ("pad_id", "begin_id", "end_id"):
         if getattr(config, name) >= vocabulary_size:
-            raise ValueError(f"{name} {getattr(config, name)} is no number of {vocabulary}")
+            raise ValueError(f"{name} {getattr(config, name)} is not an id of {vocabulary}")
 
 
 def _example_images(batch_size: int, num_channels: int, size: tuple[int, int]) -> Tensor:

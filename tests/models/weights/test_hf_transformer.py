@@ -243,7 +243,7 @@ def test_learned_positions_are_refused(shared, tmp_path):
         ({"decoder_attention_heads": 2}, "encoder and decoder have 4 and 2 as attention_heads"),
         ({"activation_function": "tanh"}, "activation_function is 'tanh'"),
         ({"encoder_attention_heads": 5, "decoder_attention_heads": 5}, "does not divide width"),
-        ({"decoder_start_token_id": 1000}, "begin_id 1000 is no number"),
+        ({"decoder_start_token_id": 1000}, "begin_id 1000 is not an id"),
     ],
 )
 def test_models_unlike_ours_are_refused(shared, tmp_path, settings, fault):

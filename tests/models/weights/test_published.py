@@ -119,7 +119,7 @@ def test_conversion_replaces_a_saved_model_and_nothing_else(timm_folder, tmp_pat
     photos = tmp_path / "photos"
     photos.mkdir()
     (photos / "cat.png").write_bytes(b"precious")
-    with pytest.raises(CheckpointError, match="is no saved model"):
+    with pytest.raises(CheckpointError, match="is not a saved model"):
         list(convert_to_folder(f"timm:{timm_folder}", photos))
     assert (photos / "cat.png").read_bytes() == b"precious"
 

@@ -324,7 +324,7 @@ def _check_replaceable(folder: Path) -> None:
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     if not is_free and not (folder / MODEL_FILE).is_file():
         raise CheckpointError(
-            f"{folder} exists, and is no saved model",
+            f"{folder} exists and is not a saved model",
             expected="a folder that does not exist yet, is empty, or holds a saved model",
             remedy="Name another folder, such as models/NAME",
         )
