@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.blocks import MLP, DropPath
+from vitrail.nn.blocks import MLP, DropPath, drop_path_rates
 from vitrail.nn.convolution import Activation, make_kernel
 from vitrail.nn.detr_attention import DetrAttention, DetrEncoderBlock
 from vitrail.nn.patches import ChannelLayerNorm, widen_to_stride
@@ -144,7 +144,7 @@ class ResidualStages(nn.Module):
         super().__init__()
         self.stem = LayerNormedStem(3, channels[0])
         self.stages = nn.ModuleList()
-        rates = iter([drop_path * index / max(sum(depths) - 1, 1) for index in range(sum(depths))])
+        rates = iter(drop_path_rates(drop_path, sum(depths)))
         before = channels[0]
         for stage, (depth, after) in enumerate(zip(depths, channels, strict=True)):
             blocks = []
