@@ -56,7 +56,7 @@ def read(path: Path) -> RawDataset:
     rows = {split: part.rows for split, part in found.items()}
     if set(rows) == {"train"} and "train" in (parts := tables["train"].rows_by_split()):
         split_of = {index: split for split, indices in parts.items() for index in indices}
-        rows = {split: [row for row in rows["train"] if split_of[row.index] == split] for split in parts}
+        rows = {split: [row for row in rows["train"] if split_of[row.number] == split] for split in parts}
     stored = next((part.class_names for part in found.values() if part.class_names is not None), None)
     if stored is not None and len(set(stored)) == len(stored):
         class_names = tuple(stored)
@@ -85,9 +85,9 @@ def has_columns(path: Path) -> bool:
 
 
 class _Row(NamedTuple):
-    """A labelled image, and its index in the table."""
+    """A labelled image, and its number in the table."""
 
-    index: int
+    number: int
     image: Path | bytes
     label: str
     name: str
