@@ -167,11 +167,8 @@ def _records(images: Sequence[ImageBoxes], *, of_predictions: bool) -> list[dict
     for number, image in enumerate(images, start=1):
         boxes, labels, is_crowd = image.boxes_xyxy.double(), image.labels, image.is_crowd.tolist()
         if of_predictions:
-            boxes, labels, is_crowd = (
-                image.found_xyxy.double(),
-                image.found_labels,
-                [False] * len(image.found_xyxy),
-            )
+            boxes, labels = image.found_xyxy.double(), image.found_labels
+            is_crowd = [False] * len(boxes)
         scores = image.found_scores.double().tolist() if of_predictions else [1.0] * len(boxes)
         columns = (xyxy_to_xywh(boxes).tolist(), box_area(boxes).tolist(), labels.tolist(), is_crowd, scores)
         for box, area, label, is_group, score in zip(*columns, strict=True):
