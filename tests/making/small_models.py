@@ -155,7 +155,12 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 """Settings that make a model of a family small."""
 
-FOR_PHOTOGRAPHS = {"vit": {"patch_size": 16}, "mvitv2": {"key_stride": 8}}
+FOR_PHOTOGRAPHS: dict[str, dict[str, Any]] = {
+    "vit": {"patch_size": 16},
+    "pvt": {"patch_size": 4},
+    "pvtv2": {"patch_size": 4},
+    "mvitv2": {"key_stride": 8},
+}
 """Further settings with which a large image costs little."""
 
 STEADY_QUERIES = {"queries": "learned"}  # positions whose scores are nearly equal change places by rounding

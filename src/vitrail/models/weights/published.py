@@ -13,7 +13,12 @@ from torch.utils._pytree import tree_leaves
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model, save_model
-from vitrail.models.contract import ImageModelConfig, ImageTextModelConfig, TranslationModelConfig
+from vitrail.models.contract import (
+    ImageModelConfig,
+    ImageTextModelConfig,
+    ModelConfig,
+    TranslationModelConfig,
+)
 from vitrail.models.weights.clip import MODEL_TYPE as CLIP
 from vitrail.models.weights.clip import OPEN_CLIP_FILE, load_clip, load_open_clip
 from vitrail.models.weights.conversion import (
@@ -288,7 +293,9 @@ def convert_to_folder(source: str, folder: Path, *, model: str | None = None) ->
     loaded = load_published(source, model=model)
     save_model(folder, **loaded._asdict())
     again = load_model(folder)
-    inputs = loaded.model.config.example_inputs(1)
+    config = loaded.model.config
+    assert isinstance(config, ModelConfig)
+    inputs = config.example_inputs(1)
     with torch.inference_mode():
         outputs = zip(tree_leaves(again.model(*inputs)), tree_leaves(loaded.model(*inputs)), strict=True)
         if not all(torch.equal(one, other) for one, other in outputs):

@@ -23,6 +23,7 @@ from vitrail.models.weights.layouts.timm import bit_blocks, resnet_backbone, sca
 from vitrail.models.weights.table import (
     Entry,
     Source,
+    Table,
     batched,
     blocks,
     joined,
@@ -385,7 +386,7 @@ def _tied(ours: str, theirs: tuple[str, ...]) -> Entry:
     return Entry((ours,), theirs, join, lambda tensors: tensors * len(theirs))
 
 
-_TABLES = {
+_TABLES: dict[str, Table] = {
     "vit": _vit,
     "swin": _swin,
     "swinv2": _swinv2,

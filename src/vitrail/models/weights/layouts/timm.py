@@ -20,6 +20,7 @@ from vitrail.models.vit import ViTConfig
 from vitrail.models.weights.table import (
     Entry,
     Source,
+    Table,
     batched,
     blocks,
     changed,
@@ -150,8 +151,7 @@ def _pvtv2_attention(ours: str, theirs: str, config: PVTv2Config, stage: int) ->
         return
     yield from layers(ours, theirs, {"query": "q", "key_value": "kv"})
     if config.pooled_keys is None:
-        names = {"reduction.convolution": "sr", "reduction.norm.norm": "norm"}
-        yield from layers(ours, theirs, names)
+        yield from layers(ours, theirs, {"reduction.convolution": "sr", "reduction.norm.norm": "norm"})
     else:
         yield from pointwise(f"{ours}.reduction.projection", f"{theirs}.sr")
         yield from layer(f"{ours}.reduction.norm", f"{theirs}.norm")
@@ -244,7 +244,7 @@ def _efficientnet(config: EfficientNetConfig) -> Iterator[Entry]:
     yield from layer("head.classifier", "classifier")
 
 
-_TABLES = {
+_TABLES: dict[str, Table] = {
     "vit": _vit,
     "mlp_mixer": _mlp_mixer,
     "sequencer2d": _sequencer2d,

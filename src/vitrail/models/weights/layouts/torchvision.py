@@ -16,6 +16,7 @@ from vitrail.models.weights.layouts.timm import resnet, scaled_cosine
 from vitrail.models.weights.table import (
     Entry,
     Source,
+    Table,
     batched,
     blocks,
     layer,
@@ -121,7 +122,13 @@ def _normed(ours: str, theirs: str) -> Iterator[Entry]:
     return normed(ours, f"{theirs}.0", f"{theirs}.1")
 
 
-_TABLES = {"vit": _vit, "swin": _swin, "swinv2": _swinv2, "efficientnet": _efficientnet, "resnet": resnet}
+_TABLES: dict[str, Table] = {
+    "vit": _vit,
+    "swin": _swin,
+    "swinv2": _swinv2,
+    "efficientnet": _efficientnet,
+    "resnet": resnet,
+}
 _IGNORED = {
     "resnet": ("num_batches_tracked",),
     "swin": ("relative_position_index",),
