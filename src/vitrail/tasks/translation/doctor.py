@@ -133,7 +133,9 @@ class ExaminedPairs:
     @cached_property
     def is_usable(self) -> dict[str, np.ndarray]:
         """Mask of the usable pairs of each split."""
-        return {name: ~np.concatenate(found).any(axis=0) for name, found in self.faults.items()}
+        return {
+            name: np.logical_not(np.concatenate(found).any(axis=0)) for name, found in self.faults.items()
+        }
 
     @property
     def unusable(self) -> frozenset[str]:
