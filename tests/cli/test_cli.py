@@ -244,7 +244,7 @@ def test_the_card_of_a_model_at_another_size_as_json(run: Run) -> None:
 def test_check_tells_what_it_found_and_fails_on_the_unusable(run: Run, image_folder: Path) -> None:
     code, shown, _ = run("check", image_folder)
     assert code == 0
-    assert shown.splitlines()[-1].startswith("verdict: usable")
+    assert shown.splitlines()[-1].startswith("OK")
 
     code, shown, _ = run("check", image_folder, "--json")
     assert code == 0

@@ -10,6 +10,7 @@ from typing import Any, Literal
 Severity = Literal["error", "warning", "info"]
 
 ORDER: tuple[Severity, ...] = ("error", "warning", "info")
+LABELS = {"error": "error", "warning": "warning", "info": "note"}  # in a summary
 MAX_LISTED = 1000  # affected items named in JSON; the count is always exact
 MAX_SHOWN = 3  # affected items named in a summary
 
@@ -95,19 +96,17 @@ class Verdict:
         total = number_of(sum(numbers.values()), unit)
         lines = _wrap(f"{self.source}: {total}, {content} ({parts})", "", width)
         for finding in self.findings:
-            lines += _wrap(f"{finding.severity:<8} {finding.message}", " " * 9, width)
+            lines += _wrap(f"{LABELS[finding.severity]:<8} {finding.message}", " " * 9, width)
             if finding.items and finding.severity != "info":
                 lines += _wrap(f"         {_some(finding.items, finding.count)}", " " * 9, width)
             if finding.severity != "info":
                 lines += _wrap(f"         {finding.remedy}", " " * 9, width)
         counts = [
-            f"{number} {severity if number == 1 or severity == 'info' else severity + 's'}"
-            for severity in ORDER
-            if (number := len(self.of(severity)))
+            number_of(number, LABELS[severity]) for severity in ORDER if (number := len(self.of(severity)))
         ]
-        word = "usable" if self.usable else "NOT usable"
+        word = "OK" if self.usable else "NOT usable"
         left_out = f", {number_of(len(self.exclude), unit)} left out" if self.exclude else ""
-        lines += _wrap(f"verdict: {word}{left_out} ({', '.join(counts) or 'nothing found'})", "", width)
+        lines += _wrap(f"{word}{left_out} ({', '.join(counts) or 'nothing found'})", "", width)
         return lines
 
 

@@ -256,7 +256,7 @@ def test_a_verdict_is_json_and_fits_a_terminal() -> None:
     lines = verdict.summary()
     assert max(len(line) for line in lines) <= 80
     assert lines[0].startswith("pets: 26 images, 3 classes (train 20, validation 0, test 6)")
-    assert lines[-1].startswith("verdict: usable")
+    assert lines[-1].startswith("OK")
 
 
 def test_many_affected_items_are_counted_and_shortened() -> None:
