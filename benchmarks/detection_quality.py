@@ -96,7 +96,7 @@ def add_result(folder: Path, recipe: str) -> None:
         "image_size": config["data"]["image_size"],
         "curve": validation_curve(folder / "metrics.jsonl"),
         "signature": report["signature"],
-        "processor": environment["processor"],
+        "cpu": environment["cpu"],
         "date": time.strftime("%Y-%m-%d"),
     }
     others = [row for row in read_results() if (row["recipe"], row["seed"]) != (recipe, result["seed"])]

@@ -1,4 +1,4 @@
-"""Inference of four models by our engines and by other libraries, in one interleaved run on a processor.
+"""Inference of four models by our engines and by other libraries, in one interleaved run on a CPU.
 
 Every side is a process of its own with its own libraries and threads. In each round all take their turn, the
 machine's fastest matrix product of the model's shape first; ratios and shares are taken round by round. A

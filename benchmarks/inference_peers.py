@@ -202,7 +202,7 @@ def plain_onnx(model: str, precision: str, size: list[int]) -> Callable[[torch.T
     import onnxruntime
 
     if precision == "bfloat16":
-        raise ValueError("ONNX Runtime has no bfloat16 on processors")
+        raise ValueError("ONNX Runtime has no bfloat16 on CPUs")
     folder = tempfile.TemporaryDirectory()
     path = Path(folder.name) / "model.onnx"
     module, example = exported_reference(model, size), torch.randn(2, 3, *size)

@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
         ("Features: fp asimd\n", set()),
     ],
 )
-def test_processor_features_are_read(tmp_path: Path, text: str, expected: set[str]) -> None:
+def test_cpu_features_are_read(tmp_path: Path, text: str, expected: set[str]) -> None:
     (tmp_path / "cpuinfo").write_text(text)
     assert _cpu_features(tmp_path / "cpuinfo") == expected
 
@@ -51,7 +51,7 @@ def test_a_system_without_cpuinfo_has_no_known_features(tmp_path: Path) -> None:
     ("features", "expected"),
     [({"avx512_bf16"}, "bfloat16"), ({"amx_bf16"}, "bfloat16"), ({"avx512f"}, "float32"), (set(), "float32")],
 )
-def test_bfloat16_is_chosen_where_the_processor_multiplies_it(
+def test_bfloat16_is_chosen_where_the_cpu_multiplies_it(
     monkeypatch: pytest.MonkeyPatch, features: set[str], expected: str
 ) -> None:
     monkeypatch.setattr(machine, "_cpu_features", lambda: frozenset(features))

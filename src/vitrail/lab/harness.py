@@ -398,7 +398,7 @@ def _rows(measured: Table) -> str:
 
 def _conditions(result: ClaimResult) -> str:
     environment = result.environment
-    where = f"{environment.get('processor', 'an unknown CPU')}, {environment.get('threads', '?')} threads"
+    where = f"{environment.get('cpu', 'an unknown CPU')}, {environment.get('threads', '?')} threads"
     settings = ", ".join(map(result.write_setting, result.settings))
     return (
         f"Seed {result.seed}; {format_duration(max(result.seconds, 0.1))}, "

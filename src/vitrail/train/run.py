@@ -150,7 +150,7 @@ def describe_environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in _PACKAGES},
         "system": platform.platform(),
-        "processor": _processor_name(),
+        "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
@@ -198,7 +198,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _processor_name() -> str:
+def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
