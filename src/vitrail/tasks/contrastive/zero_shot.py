@@ -221,7 +221,7 @@ def by_names(
 
     Raises:
         ConfigError: there are not as many names as classes, one is empty or there twice, or a template has
-            no placeholderholder for a name.
+            no placeholder for a name.
         DataError: a sentence is longer than the model reads.
     """
     classes, names = dataset.class_names, sentences.names
