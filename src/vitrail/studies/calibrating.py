@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 STYLE = ".pair{display:flex;flex-wrap:wrap;gap:18px}.pair svg{max-width:100%;height:auto}"
 HEADER = ("", "as it is", "temperature")
 NOTE = (
-    "Bars below the diagonal are answers that the model is surer of than it is right; the fewer images, the "
-    "fainter the bar. One temperature for all logits changes no answer: the accuracy stays."
+    "Bars below the diagonal are overconfident predictions; the fewer images, the fainter the bar. One "
+    "temperature for all logits changes no prediction: the accuracy stays."
 )
 
 

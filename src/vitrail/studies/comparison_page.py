@@ -143,8 +143,8 @@ def _costs_section(comparison: Comparison) -> str:
         for name, (values, label) in costs.items()
     ]
     note = (
-        "The dashed front joins those that no other beats in both; hollow marks are beaten. Whether a step "
-        "of the front is more than chance is told by the table of differences."
+        "The dashed line is the Pareto front; hollow marks are dominated. The table of differences says "
+        "whether a step of the front is significant."
     )
     title = f"{words.label} against its cost"
     return section(title[0].upper() + title[1:], _names(comparison) + plots_in_row(plots), note)
