@@ -22,6 +22,20 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 jaxtyping.install_import_hook("vitrail", "typechecker.typechecked")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+LONG = (  # seconds a test: first, so that at the end no worker waits for the last one
+    "train/test_processes.py",
+    "train/test_checkpoints.py",
+    "studies/test_comparing.py",
+    "tasks/detection/test_extremes.py",
+    "tasks/detection/test_objective.py",
+    "tasks/detection/test_training.py",
+    "tasks/test_training.py",
+    "tasks/classification/test_published_scores.py",
+    "models/describe/test_describe.py",
+    "cli/test_cli.py",
+    "test_readme.py",
+    "engines/export/test_exporting.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is asked for only; let torch's own compiler use what torch deprecates."""
+    """Leave out what is asked for only, begin with long files, let torch's compiler use deprecated parts."""
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONG))
     if not config.getoption("--all-variants"):
         left_out = [item for item in items if item.get_closest_marker("further") is not None]
         config.hook.pytest_deselected(items=left_out)
