@@ -32,6 +32,9 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+PARTS = {part_of(path) for path in MODULES}
+
+
 @cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
@@ -52,7 +55,7 @@ def read_layers() -> dict[str, int]:
 
 def imports_of(node: ast.AST) -> Iterator[str]:
     """Yield the dotted names that are imported at run time, inside functions too."""
-    if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
         return
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
@@ -66,7 +69,7 @@ def imports_of(node: ast.AST) -> Iterator[str]:
 @cache
 def imported_parts(path: Path) -> frozenset[str]:
     parts = {name.split(".")[1] for name in imports_of(parse(path)) if name.startswith("vitrail.")}
-    return frozenset(parts & {part_of(other) for other in MODULES})
+    return frozenset(parts & PARTS)
 
 
 def test_imports_point_down() -> None:
