@@ -52,7 +52,7 @@ demo: $(VENV)/.installed-demo  ## Train, test and explain a small ViT on scanned
 	$(VENV)/bin/vitrail train mnist5k --budget $(DEMO_BUDGET)
 
 .PHONY: test
-test: $(VENV)/.installed-test  ## Run the test suite (7 minutes on 2 cores); PYTEST_ARGS="-k attention" for a part
+test: $(VENV)/.installed-test  ## Run the test suite (6 minutes on 2 cores); PYTEST_ARGS="-k attention" for a part
 	PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest \
 		-n logical --maxprocesses 8 --dist worksteal $(PYTEST_ARGS)
 
