@@ -112,6 +112,11 @@ def test_an_early_end_leaves_all_progress_as_it_was(plan, data) -> None:
         )
 
 
+def test_an_end_at_the_last_step_is_not_past_one_by_rounding() -> None:
+    replans = (Replan(at_step=1, steps=22), Replan(at_step=22, steps=22))
+    assert progress_at(22, steps=27, replans=replans) == 1.0
+
+
 def test_without_warmup_the_rate_begins_at_its_peak() -> None:
     assert rate_at(0.0, warmup_fraction=0.0, final_rate=0.0) == 1.0
 
