@@ -32,20 +32,19 @@ def progress_at(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> flo
     0.5
     """
     done, start, end = 0.0, 0, steps
-
-    def reached(at: int) -> float:
-        if at >= end:
-            return 1.0
-        return min(1.0, done + (1 - done) * (at - start) / (end - start))  # rounding may pass the end
-
     for replan in replans:
         if replan.at_step > step:
             break
-        done = reached(replan.at_step)
+        if replan.at_step < end:
+            done = min(1.0, done + (1 - done) * (replan.at_step - start) / (end - start))
+        else:
+            done = 1.0
         start, end = replan.at_step, replan.steps
         if start == end:
             return done
-    return reached(step)
+    if step >= end:
+        return 1.0
+    return min(1.0, done + (1 - done) * (step - start) / (end - start))  # rounding may pass the end
 
 
 def steps_past(share: float, step: int, *, steps: int, replans: Sequence[Replan] = ()) -> int:
