@@ -47,6 +47,7 @@ from vitrail.tasks.contract import (
     Scoring,
     Settled,
     Task,
+    fields_of_model,
     sign_images,
 )
 from vitrail.tasks.explaining import WrittenExplanations
@@ -113,7 +114,7 @@ class CaptioningTask(Task):
         else:
             vocabulary = _learn_vocabulary(experiment.data, dataset)
             files = vocabulary_to_files(vocabulary)
-        fields = {key: value for key, value in experiment.model.items() if key != "name"}
+        fields = fields_of_model(experiment.model)
         fields["vocabulary_size"] = vocabulary.size
         if start.captioner is None:
             fields["image_size"] = experiment.data.image_size

@@ -43,6 +43,7 @@ from vitrail.tasks.contract import (
     Settled,
     Task,
     build_model,
+    fields_of_model,
     sign_images,
 )
 from vitrail.tasks.explaining import WrittenExplanations, explain_files
@@ -103,7 +104,7 @@ class ClassificationTask(Task):
 
         Learned positions keep their grid; the model interpolates them.
         """
-        fields = {key: value for key, value in experiment.model.items() if key != "name"}
+        fields = fields_of_model(experiment.model)
         if experiment.weights is None:
             fields["image_size"] = experiment.data.image_size
         model = model_settings(experiment.model["name"], **fields)

@@ -37,6 +37,7 @@ from vitrail.tasks.contract import (
     Settled,
     Task,
     build_model,
+    fields_of_model,
     sign_images,
 )
 from vitrail.tasks.contrastive.choose import MAX_EPOCHS, choose
@@ -97,7 +98,7 @@ class ContrastiveTask(Task):
     def settle(self, experiment: ContrastiveExperiment, dataset: CaptionDataset) -> Settled:
         """Learn the vocabulary or take that of the weights; set vocabulary and image size of the model."""
         name = experiment.model["name"]
-        fields = {key: value for key, value in experiment.model.items() if key != "name"}
+        fields = fields_of_model(experiment.model)
         pretrained = load_start(experiment.weights, name)
         if pretrained is not None:
             model = model_settings(name, **fields)

@@ -29,6 +29,7 @@ from vitrail.tasks.contract import (
     Settled,
     Task,
     build_model,
+    fields_of_model,
     sign_images,
 )
 from vitrail.tasks.detection.choose import choose
@@ -115,7 +116,7 @@ class DetectionTask(Task):
 
     def settle(self, experiment: DetectionExperiment, dataset: BoxDataset) -> Settled:
         """Build the model for the size of its images, and record the class ids of the data."""
-        fields = {key: value for key, value in experiment.model.items() if key != "name"}
+        fields = fields_of_model(experiment.model)
         if experiment.weights is None:
             fields["image_size"] = experiment.data.image_size
         model = model_settings(experiment.model["name"], **fields)

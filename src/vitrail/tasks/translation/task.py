@@ -25,6 +25,7 @@ from vitrail.tasks.contract import (
     Settled,
     Task,
     build_model,
+    fields_of_model,
 )
 from vitrail.tasks.explaining import WrittenExplanations, explain_texts
 from vitrail.tasks.translation.choose import choose
@@ -104,7 +105,7 @@ class TranslationTask(Task):
             files = vocabulary.to_files()
         else:
             vocabulary, files = PairVocabulary.from_files(pretrained.files), dict(pretrained.files)
-        fields = {key: value for key, value in experiment.model.items() if key != "name"}
+        fields = fields_of_model(experiment.model)
         fields |= {
             "source_vocabulary_size": vocabulary.source.size,
             "target_vocabulary_size": vocabulary.target.size,
