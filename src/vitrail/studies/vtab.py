@@ -17,8 +17,7 @@ from vitrail.engines.loading import load_any
 from vitrail.studies.probing import NUM_NEIGHBOURS, TEMPERATURE, OnProgress, Preparing, probe
 from vitrail.tasks.captioning.samples import digest_of_weights
 from vitrail.tasks.classification.benchmark_reading import find_folder, folders_of
-from vitrail.tasks.classification.benchmarks import BENCHMARKS, GROUP, Benchmark
-from vitrail.tasks.classification.benchmarks.published import GROUPS
+from vitrail.tasks.classification.benchmarks import BENCHMARKS, GROUP, GROUPS, Benchmark
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.preparing import DEFAULT_BUDGET_S
 from vitrail.tasks.training import REPORT_PAGE, TrainedRun, train

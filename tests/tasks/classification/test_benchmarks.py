@@ -26,8 +26,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.formats import RawDataset
 from vitrail.tasks.classification.benchmark_reading import find_gaps, read_benchmark, read_real_labels
-from vitrail.tasks.classification.benchmarks import BENCHMARKS, benchmark_of
-from vitrail.tasks.classification.benchmarks.published import GROUPS
+from vitrail.tasks.classification.benchmarks import BENCHMARKS, GROUPS, benchmark_of
 from vitrail.tasks.classification.formats.imagenet import validation_number
 from vitrail.tasks.classification.opening import open_dataset, open_to_score
 from vitrail.tasks.registry import recognise

@@ -21,6 +21,7 @@ from vitrail.cli.show.lines import (
     show_table,
     show_wrapped,
 )
+from vitrail.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from vitrail.interpret.learned import Learned
@@ -200,9 +201,15 @@ def show_benchmark(name: str) -> None:
         ConfigError: there is none of that name.
     """
     from vitrail.tasks.classification.benchmark_reading import find_folder, folders_of
-    from vitrail.tasks.classification.benchmarks import BENCHMARKS, METRIC_TEXTS
+    from vitrail.tasks.classification.benchmarks import BENCHMARKS, METRIC_TEXTS, benchmark_of
 
-    known = BENCHMARKS[name.strip().lower()]
+    known = benchmark_of(name)
+    if known is None:
+        raise ConfigError(
+            f"there is no benchmark named {name!r}",
+            expected="the name of a benchmark",
+            remedy=did_you_mean(name, BENCHMARKS),
+        )
     found = find_folder(known)
     places = ", ".join(map(str, folders_of(known)))
     looked = f"no; looked for {places}" if places else "no; VITRAIL_DATA is not set"
