@@ -16,7 +16,12 @@ from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models.caption_encoder import ImageCells
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput
 from vitrail.tasks.captioning.dataset import CaptionSplit
-from vitrail.tasks.captioning.objective import CaptionBatch, CaptionObjective, attention_penalty
+from vitrail.tasks.captioning.objective import (
+    CaptionBatch,
+    CaptionObjective,
+    attention_penalty,
+    find_captions,
+)
 from vitrail.tasks.captioning.samples import CaptionSample, CaptionSource
 from vitrail.tasks.captioning.settings import CaptionSettings
 from vitrail.train.evaluate import evaluate
@@ -171,6 +176,14 @@ def test_a_captioner_is_scored_whatever_the_batches(beam_size: int) -> None:
     assert scoring.endswith("; cider D,own idf; rougeL F1,best")
     written = [image["caption"] for image in reports[0].tables["images"]]
     assert written == ["a dog runs", "a cat cat cat", "a dog runs"]
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_scores_of_captions_follow_the_length_penalty(beam_size: int) -> None:
+    model, settings = Reciting(), CaptionSettings(length_penalty=0.5)
+    ((best,),) = find_captions(model, -torch.ones(1, 6, 3), WORDS, settings, beam_size=beam_size)
+    assert best.tokens == (4, 5, 7)
+    assert best.score == pytest.approx(best.log_probability / 4**0.5)  # with the end
 
 
 def test_what_processes_collected_is_joined() -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from making.caption_folders import draw_square
 from making.explanations import of_caption
-from vitrail.tasks.captioning.report import CaptionReportInputs, write_caption_report
+from vitrail.report.sections import RunRecord
+from vitrail.tasks.captioning.dataset import CaptionSplit
+from vitrail.tasks.captioning.report import write_caption_report
 from vitrail.train.evaluate import Report
 
 pytest.importorskip("sacrebleu", reason="needs the extra captions")
@@ -25,15 +27,15 @@ def test_the_page_shows_scores_captions_and_strips(tmp_path: Path) -> None:
     scores = headline_scores(tables.scores) | {"nll": 1.5, "cut_off": 0.25}
     for number in range(3):  # the fourth is not there any more
         draw_square(number)[0].save(tmp_path / f"{number}.png")
-    inputs = CaptionReportInputs(
+    record = RunRecord(
         title="captioner on squares",
         report=Report(signature={"data": "squares@1"}, scores=scores, tables=tables.model_dump(mode="json")),
         command="vitrail train squares",
-        names=[f"{number}.png" for number in range(4)],
-        read=lambda index: tmp_path / f"{index}.png",
-        explained=[replace(of_caption("0.png"), title="a <i>red</i> square")],
     )
-    write_caption_report(tmp_path / "report.html", inputs)
+    names = [f"{number}.png" for number in range(4)]
+    split = CaptionSplit([tmp_path / name for name in names], references, names)
+    explained = [replace(of_caption("0.png"), title="a <i>red</i> square")]
+    write_caption_report(tmp_path / "report.html", record, split, explained)
     page = (tmp_path / "report.html").read_text()
     assert f"<b>{tables.scores.cider:.3f}</b>" in page
     assert "95 % interval" in page

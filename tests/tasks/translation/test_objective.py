@@ -15,6 +15,7 @@ from vitrail.models.contract import TranslationModelConfig
 from vitrail.tasks.translation.dataset import PairSplit
 from vitrail.tasks.translation.objective import TranslationObjective
 from vitrail.tasks.translation.samples import Pair, PairSource
+from vitrail.tasks.translation.search import Search
 from vitrail.train.objective import Batch, Evaluator, Objective
 
 PREPROCESSING = PairPreprocessing(languages=("en", "de"))
@@ -227,7 +228,7 @@ def test_padding_changes_no_loss_and_losses_of_batches_add_up(
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_a_perfect_translator_scores_100(vocabulary: PairVocabulary, beam_size: int) -> None:
-    task = TranslationObjective(vocabulary, PREPROCESSING, beam_size=beam_size)
+    task = TranslationObjective(vocabulary, PREPROCESSING, search=Search(beam_size))
     evaluator, model = task.evaluator(), Table(vocabulary, 30.0)
 
     with torch.inference_mode():
@@ -262,8 +263,9 @@ def test_likelihood_is_that_of_a_subword(task: TranslationObjective, vocabulary:
     assert evaluator.result()["perplexity"] == pytest.approx(math.exp(expected), rel=1e-4)
 
 
-def test_a_translator_that_never_ends_is_cut_off(vocabulary: PairVocabulary) -> None:
-    task = TranslationObjective(vocabulary, PREPROCESSING, max_length_ratio=1.5, max_length_extra=2)
+def test_a_translator_that_never_ends_is_cut_off(
+    task: TranslationObjective, vocabulary: PairVocabulary
+) -> None:
     evaluator, batch = task.evaluator(), task.collate(pairs(0, 3), None)
 
     with torch.inference_mode():
@@ -271,7 +273,7 @@ def test_a_translator_that_never_ends_is_cut_off(vocabulary: PairVocabulary) -> 
     scores, tables = evaluator.report()
 
     assert scores["cut_off"] == 1
-    limits = [int(length * 1.5) + 2 for length in batch.source_lengths.tolist()]
+    limits = [2 * length + 10 for length in batch.source_lengths.tolist()]
     endless = [row * 9 for row in vocabulary.target.encode([TARGETS[0], TARGETS[3]])]
     expected = [row[:limit] for row, limit in zip(endless, limits, strict=True)]
     assert [row["hypothesis"] for row in tables["sentences"]] == vocabulary.target.decode(expected)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 from vitrail.interpret import AttentionMap
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Maps, Tokens
+from vitrail.report.sections import RunRecord
 from vitrail.tasks.generation import rank_rows
-from vitrail.tasks.translation.report import TranslationReportInputs, write_translation_report
+from vitrail.tasks.translation.report import write_translation_report
 from vitrail.tasks.translation.scores import (
     CorpusScore,
     CorpusScores,
@@ -73,9 +75,7 @@ def toy_alignment(source: str) -> Explanation:
     return Explanation(name=source, title="Ein Hund", maps=(maps,))
 
 
-def toy_inputs(
-    tmp_path: Path, tables: TranslationTables | None = None, **changes: object
-) -> TranslationReportInputs:
+def toy_inputs(tmp_path: Path, tables: TranslationTables | None = None, **changes: object) -> RunRecord:
     metrics = tmp_path / "metrics.jsonl"
     lines: list[dict[str, object]] = [
         {"step": step, "loss": 2 / step, "rate": 1 / step} for step in range(1, 6)
@@ -93,15 +93,17 @@ def toy_inputs(
         "choices": [("model", "transformer_tiny", "few pairs")],
         "verdict_lines": [f"{EVIL}: usable"],
         "metrics_path": metrics,
-        "alignments": [toy_alignment("A dog"), toy_alignment(EVIL)],
         "environment": {"packages": {"torch": "2.13"}},
         "experiment": {"train": {"steps": 5}},
     }
-    return TranslationReportInputs(**{**settings, **changes})  # type: ignore[arg-type]
+    return RunRecord(**{**settings, **changes})  # type: ignore[arg-type]
 
 
-def written(tmp_path: Path, inputs: TranslationReportInputs) -> str:
-    write_translation_report(tmp_path / "report.html", inputs)
+ALIGNMENTS = (toy_alignment("A dog"), toy_alignment(EVIL))
+
+
+def written(tmp_path: Path, record: RunRecord, alignments: Sequence[Explanation] = ALIGNMENTS) -> str:
+    write_translation_report(tmp_path / "report.html", record, alignments)
     return (tmp_path / "report.html").read_text()
 
 
@@ -164,7 +166,7 @@ def test_the_page_is_one_file_without_markup_of_sentences_and_always_the_same(tm
 def test_what_is_not_there_is_left_out(tmp_path: Path) -> None:
     changes = {"choices": (), "verdict_lines": (), "metrics_path": None, "environment": {}}
 
-    page = written(tmp_path, toy_inputs(tmp_path, toy_tables(2, has_words=False), alignments=(), **changes))
+    page = written(tmp_path, toy_inputs(tmp_path, toy_tables(2, has_words=False), **changes), ())
 
     for title in ("tokenised BLEU", "What it reads", "Choices", "Training", "Environment", "<h2>Data"):
         assert title not in page

@@ -1,9 +1,11 @@
-"""Texts as rows of subwords between begin and end, as models of images and texts read them."""
+"""Texts as rows of subwords: between begin and end, and padded to batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -50,7 +52,7 @@ def join_rows(
     rows: Sequence[Sequence[int]], *, pad_id: int
 ) -> tuple[Int[Tensor, "texts tokens"], Int[Tensor, " texts"]]:
     """Batch rows of different lengths, padded at the end, with their lengths."""
-    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
-    longest = int(lengths.max()) if len(rows) else 0
-    filled = [[*row, *[pad_id] * (longest - len(row))] for row in rows]
-    return torch.tensor(filled, dtype=torch.int64).reshape(len(rows), longest), lengths
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    padded = np.full((len(rows), lengths.max(initial=0)), pad_id, dtype=np.int64)
+    padded[np.arange(padded.shape[1]) < lengths[:, None]] = [*chain.from_iterable(rows)]
+    return torch.from_numpy(padded), torch.from_numpy(lengths)

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from vitrail.data.augment import augment
 from vitrail.data.settings import AugmentSettings
+from vitrail.data.text.rows import join_rows
 from vitrail.data.text.subwords import Subwords
 from vitrail.data.text.words import join_words
 from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models.contract import CaptionModel
-from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search, greedy
+from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search
 from vitrail.tasks.captioning.scores import caption_scores, caption_tables, headline_scores
 from vitrail.tasks.captioning.settings import CaptionSettings
 from vitrail.tasks.generation import WrittenTexts, sign_scoring, sign_search
@@ -126,15 +127,11 @@ def attention_penalty(
     return (penalties * is_token.any(dim=-1)).sum()
 
 
-def _pad(rows: Sequence[Sequence[Sequence[int]]], pad_id: int) -> Int[Tensor, "batch captions tokens"]:
+def _pad(rows: Sequence[list[list[int]]], pad_id: int) -> Int[Tensor, "batch captions tokens"]:
     """Pad to the most captions per image and the longest caption."""
-    most = max(len(each) for each in rows)
-    longest = max(len(row) for each in rows for row in each)
-    padded = torch.full((len(rows), most, longest), pad_id, dtype=torch.int64)
-    for image, each in enumerate(rows):
-        for column, row in enumerate(each):
-            padded[image, column, : len(row)] = torch.tensor(row, dtype=torch.int64)
-    return padded
+    most = max(map(len, rows))
+    filled = [row for each in rows for row in each + [[]] * (most - len(each))]
+    return join_rows(filled, pad_id=pad_id)[0].unflatten(0, (len(rows), most))
 
 
 class CaptionEvaluator:
@@ -216,19 +213,13 @@ def find_captions(
     Raises:
         ConfigError: more are wanted than the beam keeps.
     """
-    state = model.start(images)
-    limits: dict[str, Any] = {
-        "begin_id": vocabulary.begin_id,
-        "end_id": vocabulary.end_id,
-        "pad_id": vocabulary.unknown_id,
-        "max_lengths": torch.full((len(images),), settings.max_length, device=images.device),
-    }
-    if beam_size == 1 and num_best == 1:
-        return [[hypothesis] for hypothesis in greedy(model, state, **limits)]
     return beam_search(
         model,
-        state,
-        **limits,
+        model.start(images),
+        begin_id=vocabulary.begin_id,
+        end_id=vocabulary.end_id,
+        pad_id=vocabulary.unknown_id,
+        max_lengths=torch.full((len(images),), settings.max_length, device=images.device),
         beam_size=beam_size,
         length_penalty=settings.length_penalty,
         num_best=num_best,

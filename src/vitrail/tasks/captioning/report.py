@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.report.page import picture_uri, section
-from vitrail.report.sections import (
-    RunRecord,
-    headline,
-    training_section,
-    write_run_page,
-)
-from vitrail.tasks.captioning.scores import (
-    CaptionedImage,
-    CaptionScores,
-    CaptionTables,
-)
+from vitrail.report.sections import RunRecord, headline, training_section, write_run_page
+from vitrail.tasks.captioning.dataset import CaptionSplit
+from vitrail.tasks.captioning.scores import CaptionedImage, CaptionScores, CaptionTables
 from vitrail.tasks.generation import generation_tiles, rank_rows, typical_rows
 
 NUM_SHOWN = 8  # images per section
@@ -51,43 +41,35 @@ STYLE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CaptionReportInputs(RunRecord):
-    """The content of a captioning run's report."""
-
-    names: Sequence[str]
-    """Names of the scored images, by index."""
-    read: Callable[[int], Any]
-    """Returns the image at an index: a path, bytes or pixels."""
-    explained: Sequence[Explanation] = ()
-    """Explanations of typical images."""
-
-
-def write_caption_report(path: Path, inputs: CaptionReportInputs) -> None:
+def write_caption_report(
+    path: Path, record: RunRecord, split: CaptionSplit, explained: Sequence[Explanation]
+) -> None:
     """Write the report as one self-contained HTML file.
 
     Args:
         path: the HTML file; replaced atomically.
+        split: the scored images.
+        explained: typical images.
 
     Raises:
         CheckpointError: the disk is full or not writable; a former page is as it was.
     """
-    tables = CaptionTables.from_tree(inputs.report.tables)
-    history = inputs.history()
+    tables = CaptionTables.from_tree(record.report.tables)
+    history = record.history()
+    worst_first = rank_rows(tables.images, "cider")[:NUM_SHOWN]
+    best_first = rank_rows(tables.images, "cider", best_first=True)[:NUM_SHOWN]
     parts = [
-        _head(inputs, tables.scores),
-        _strips(inputs.explained),
-        _captions("Typical captions", typical_rows(tables.images, "cider", NUM_SHOWN), inputs, TYPICAL_NOTE),
-        _captions("Worst captions", rank_rows(tables.images, "cider")[:NUM_SHOWN], inputs, WORST_NOTE),
-        _captions(
-            "Best captions", rank_rows(tables.images, "cider", best_first=True)[:NUM_SHOWN], inputs, BEST_NOTE
-        ),
+        _head(record, tables.scores),
+        _strips(explained),
+        _captions("Typical captions", typical_rows(tables.images, "cider", NUM_SHOWN), split, TYPICAL_NOTE),
+        _captions("Worst captions", worst_first, split, WORST_NOTE),
+        _captions("Best captions", best_first, split, BEST_NOTE),
         training_section(history, score=history.bleu4, score_name="validation BLEU-4", note=LOSS_NOTE),
     ]
-    write_run_page(path, inputs, parts, style=STYLE)
+    write_run_page(path, record, parts, style=STYLE)
 
 
-def _head(inputs: CaptionReportInputs, scores: CaptionScores) -> str:
+def _head(record: RunRecord, scores: CaptionScores) -> str:
     interval = "of 1"
     if scores.bleu4_lower is not None and scores.bleu4_upper is not None:
         interval = f"95 % interval {scores.bleu4_lower:.3f} to {scores.bleu4_upper:.3f}"
@@ -97,7 +79,7 @@ def _head(inputs: CaptionReportInputs, scores: CaptionScores) -> str:
         (f"{scores.cider:.3f}", "CIDEr", "CIDEr-D; above 1 is rare"),
         (f"{scores.rouge_l:.3f}", "ROUGE-L", "F1 with the nearest reference"),
         *generation_tiles(
-            inputs.report.scores,
+            record.report.scores,
             scores.length_ratio,
             token="token",
             reference="nearest reference",
@@ -105,7 +87,7 @@ def _head(inputs: CaptionReportInputs, scores: CaptionScores) -> str:
         ),
     ]
     signed = f'<p class="signature"><code>{escape(scores.signature)}</code></p>'
-    return headline(inputs, entries) + signed
+    return headline(record, entries) + signed
 
 
 def _strips(explained: Sequence[Explanation]) -> str:
@@ -120,12 +102,12 @@ def _strips(explained: Sequence[Explanation]) -> str:
     return section("What it looks at while it writes", f'<div class="strips">{figures}</div>', STRIP_NOTE)
 
 
-def _captions(title: str, images: Sequence[CaptionedImage], inputs: CaptionReportInputs, note: str) -> str:
+def _captions(title: str, images: Sequence[CaptionedImage], split: CaptionSplit, note: str) -> str:
     figures = []
     for image in images:
-        name = inputs.names[image.index]
+        name = split.names[image.index]
         try:
-            picture = read_image(inputs.read(image.index), at_least=(PICTURE_PX, PICTURE_PX), name=name)
+            picture = read_image(split.images[image.index], at_least=(PICTURE_PX, PICTURE_PX), name=name)
         except DataError:  # the file was readable during scoring
             continue
         references = "".join(f"<li>{escape(text)}</li>" for text in image.references)

@@ -34,7 +34,7 @@ from vitrail.tasks.captioning.explanation import explain_caption_files, explain_
 from vitrail.tasks.captioning.objective import CaptionObjective
 from vitrail.tasks.captioning.opening import open_captions, recognises
 from vitrail.tasks.captioning.predictor import Captioner, caption_files
-from vitrail.tasks.captioning.report import CaptionReportInputs, write_caption_report
+from vitrail.tasks.captioning.report import write_caption_report
 from vitrail.tasks.captioning.samples import CaptionSource, keep_features
 from vitrail.tasks.captioning.scores import CaptionTables
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
@@ -194,16 +194,8 @@ class CaptioningTask(Task):
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         tables = CaptionTables.from_tree(record.report.tables)
-        explained = explain_examples(Captioner(loaded), parts.dataset.test, tables)
-        write_caption_report(
-            path,
-            CaptionReportInputs(
-                **vars(record),
-                names=parts.dataset.test.names,
-                read=lambda index: parts.dataset.test.images[index],
-                explained=explained,
-            ),
-        )
+        split = parts.dataset.test
+        write_caption_report(path, record, split, explain_examples(Captioner(loaded), split, tables))
 
     def serve(self, source: Source, choice: EngineChoice) -> Servable:
         from vitrail.tasks.captioning.served import ServedCaptioner

@@ -22,7 +22,7 @@ from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis
 from vitrail.models.transformer import Transformer, TransformerConfig
 from vitrail.nn.rotary import SEQUENCE_BASE
 from vitrail.nn.sinusoidal import sinusoidal_positions, sinusoidal_positions_in_halves
-from vitrail.tasks.translation.search import Search, longest_translations
+from vitrail.tasks.translation.search import Search
 
 TRANSLATOR_FILE = "translator.json"
 """Model settings, text preprocessing and decoding settings, which the engine does not know."""
@@ -71,7 +71,7 @@ class CTranslate2Decoder:
 
     def decode(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
         """Return the best hypotheses for each row."""
-        limits = [longest + 1 for longest in longest_translations(rows, search)]  # one for the end
+        limits = search.limits([len(row) + 1 for row in rows])
         found = self.engine.translate_batch(
             self.to_pieces(rows),
             beam_size=search.beam_size,

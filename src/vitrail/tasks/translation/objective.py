@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Literal, cast
 
-import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from vitrail.data.text.rows import join_rows
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.models.contract import TranslationModel
-from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search
 from vitrail.tasks.generation import WrittenTexts, sign_scoring, sign_search
 from vitrail.tasks.translation.scores import corpus_scores, headline_scores, translation_tables
+from vitrail.tasks.translation.search import MAX_LENGTH_EXTRA, MAX_LENGTH_RATIO, Search
 from vitrail.train.losses import token_losses
 from vitrail.train.objective import Loss, TensorBatch
 
 SIGNED = ("bleu", "chrf", "bleu_tokenised")
+GREEDY = Search(beam_size=1)
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,7 @@ class TranslationObjective:
     Args:
         preprocessing: applied to sentences before tokenisation.
         label_smoothing: probability mass spread evenly over all subwords (Szegedy et al. 2016, section 7).
-        beam_size: for evaluation; 1 decodes greedily.
-        length_penalty: exponent of the length that a hypothesis' log-probability is divided by.
-        max_length_ratio: maximum output length relative to the source.
-        max_length_extra: subwords added to that limit.
+        search: for evaluation; greedy by default.
     """
 
     best_by: tuple[str, Literal["max", "min"]] = ("bleu", "max")
@@ -65,25 +62,22 @@ class TranslationObjective:
         preprocessing: PairPreprocessing,
         *,
         label_smoothing: float = 0.0,
-        beam_size: int = 1,
-        length_penalty: float = 1.0,
-        max_length_ratio: float = 2.0,
-        max_length_extra: int = 10,
+        search: Search = GREEDY,
     ) -> None:
         self.vocabulary, self.preprocessing = vocabulary, preprocessing
-        self.label_smoothing = label_smoothing
-        self.beam_size, self.length_penalty = beam_size, length_penalty
-        self.max_length_ratio, self.max_length_extra = max_length_ratio, max_length_extra
+        self.label_smoothing, self.search = label_smoothing, search
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> PairBatch:
-        source_rows = [pair.source_row for pair in samples]
         target_rows = [pair.target_row for pair in samples]
-        source, target = self.vocabulary.source, self.vocabulary.target
+        source, target = self.vocabulary
+        source_rows, source_lengths = join_rows(
+            [[*pair.source_row, source.end_id] for pair in samples], pad_id=source.pad_id
+        )
         return PairBatch(
-            source=_pad([[*row, source.end_id] for row in source_rows], source.pad_id),
-            source_lengths=torch.tensor([len(row) + 1 for row in source_rows], dtype=torch.int64),
-            target_in=_pad([[target.begin_id, *row] for row in target_rows], target.pad_id),
-            target_out=_pad([[*row, target.end_id] for row in target_rows], target.pad_id),
+            source=source_rows,
+            source_lengths=source_lengths,
+            target_in=join_rows([[target.begin_id, *row] for row in target_rows], pad_id=target.pad_id)[0],
+            target_out=join_rows([[*row, target.end_id] for row in target_rows], pad_id=target.pad_id)[0],
             indices=torch.tensor([pair.index for pair in samples], dtype=torch.int64),
             references=tuple(self.preprocessing.lowered([pair.target for pair in samples])),
             sources=tuple(pair.source for pair in samples),
@@ -119,7 +113,8 @@ class TranslationEvaluator:
         is_token = batch.target_out != self.objective.vocabulary.target.pad_id
         logits = model(batch.source, batch.source_lengths, batch.target_in)
         nll = token_losses(logits, batch.target_out, is_token).nll.double().sum(dim=1)
-        hypotheses = self._decode(cast(TranslationModel, model), batch)
+        found = self.objective.search.run(cast(TranslationModel, model), batch.source, batch.source_lengths)
+        hypotheses = [best for best, *_ in found]
         self.written.add(
             batch.indices,
             batch.sources,
@@ -168,34 +163,10 @@ class TranslationEvaluator:
 
     def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
         """Return decoding settings, and the tokenisation of each score."""
-        objective = self.objective
-        longest = f"at most {objective.max_length_ratio:g} x source + {objective.max_length_extra} tokens"
+        search = self.objective.search
+        longest = f"at most {MAX_LENGTH_RATIO:g} x source + {MAX_LENGTH_EXTRA} tokens"
         scores = {name: tables["scores"][name] for name in SIGNED}
         return {
-            "search": sign_search(objective.beam_size, objective.length_penalty, longest),
+            "search": sign_search(search.beam_size, search.length_penalty, longest),
             **{name: sign_scoring(score["signature"]) for name, score in scores.items() if score},
         }
-
-    def _decode(self, model: TranslationModel, batch: PairBatch) -> list[Hypothesis]:
-        objective, target = self.objective, self.objective.vocabulary.target
-        found = beam_search(
-            model,
-            model.start(batch.source, batch.source_lengths),
-            begin_id=target.begin_id,
-            end_id=target.end_id,
-            pad_id=target.pad_id,
-            max_lengths=(batch.source_lengths * objective.max_length_ratio).long()
-            + objective.max_length_extra,
-            beam_size=objective.beam_size,
-            length_penalty=objective.length_penalty,
-            patience=USUAL_PATIENCE,
-        )
-        return [best for (best,) in found]
-
-
-def _pad(rows: Sequence[Sequence[int]], pad_id: int) -> Int[Tensor, "batch tokens"]:
-    """Pad rows of subwords to the longest one."""
-    lengths = np.array([len(row) for row in rows])
-    padded = np.full((len(rows), lengths.max()), pad_id, dtype=np.int64)
-    padded[np.arange(lengths.max()) < lengths[:, None]] = [*chain.from_iterable(rows)]
-    return torch.from_numpy(padded)

@@ -18,7 +18,8 @@ from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.decoding import Hypothesis
 from vitrail.tasks.predicting import Answered, answer_in_order, check_task, device_or_default
 from vitrail.tasks.translation.ctranslate2_folder import CTranslate2Decoder, read_exported
-from vitrail.tasks.translation.search import Search, TorchDecoder, max_positions, usual_search
+from vitrail.tasks.translation.search import Search, TorchDecoder, max_positions
+from vitrail.tasks.translation.settings import TranslationSettings
 
 BATCH_TOKENS = 2048  # about a hundred sentences of news
 READ_AHEAD = 1024  # lines; enough to batch by similar length
@@ -115,9 +116,9 @@ class Translator:
             self.device = device_or_default(device)
             self.config, preprocessing, about = config, loaded.preprocessing, loaded.about
             self.vocabulary = PairVocabulary.from_files(loaded.files)
-            self._decoder = TorchDecoder(loaded.model.eval().to(self.device), config, self.device)
+            self._decoder = TorchDecoder(loaded.model.eval().to(self.device), self.device)
         self.preprocessing = PairPreprocessing.from_tree(preprocessing)
-        self.search = usual_search(about)
+        self.search = TranslationSettings.from_tree(about.get("task", {})).search
         self.max_source_length = min(max_source_length, max_positions(self.config) - 1)  # one for the end
         self._coverage = Coverage(self.vocabulary.source)
 

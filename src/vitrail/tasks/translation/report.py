@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -12,13 +11,7 @@ from vitrail.interpret.viewer.maps import layer_titles
 from vitrail.interpret.viewer.picture import alignment_svg, panel_of
 from vitrail.report.page import section, table
 from vitrail.report.plots import bar_plot
-from vitrail.report.sections import (
-    RunRecord,
-    headline,
-    plots_in_row,
-    training_section,
-    write_run_page,
-)
+from vitrail.report.sections import RunRecord, headline, plots_in_row, training_section, write_run_page
 from vitrail.tasks.generation import generation_tiles, rank_rows
 from vitrail.tasks.translation.scores import (
     CorpusScore,
@@ -45,37 +38,30 @@ STYLE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TranslationReportInputs(RunRecord):
-    """The content of a translation run's report."""
-
-    alignments: Sequence[Explanation] = ()
-    """Typical sentences; empty for a model without attention."""
-
-
-def write_translation_report(path: Path, inputs: TranslationReportInputs) -> None:
+def write_translation_report(path: Path, record: RunRecord, alignments: Sequence[Explanation] = ()) -> None:
     """Write the report as one self-contained HTML file.
 
     Args:
         path: the HTML file; replaced atomically.
+        alignments: of typical sentences; empty for a model without attention.
 
     Raises:
         CheckpointError: the disk is full or not writable; a former page is as it was.
     """
-    tables = TranslationTables.from_tree(inputs.report.tables)
-    history = inputs.history()
+    tables = TranslationTables.from_tree(record.report.tables)
+    history = record.history()
     parts = [
-        _head(inputs, tables),
+        _head(record, tables),
         _translations("Worst translations", rank_rows(tables.sentences, "chrf")[:NUM_WORST], WORST_NOTE),
         _translations("Typical translations", typical_sentences(tables, NUM_TYPICAL), TYPICAL_NOTE),
-        _alignments(inputs.alignments),
+        _alignments(alignments),
         _by_length(tables.buckets),
         training_section(history, score=history.bleu, score_name="validation BLEU", note=LOSS_NOTE),
     ]
-    write_run_page(path, inputs, parts, style=STYLE)
+    write_run_page(path, record, parts, style=STYLE)
 
 
-def _head(inputs: TranslationReportInputs, tables: TranslationTables) -> str:
+def _head(record: RunRecord, tables: TranslationTables) -> str:
     scores = tables.scores
     entries = [(f"{scores.bleu.score:.2f}", "BLEU", _interval(scores.bleu))]
     signed = {"BLEU": scores.bleu, "chrF": scores.chrf}
@@ -86,7 +72,7 @@ def _head(inputs: TranslationReportInputs, tables: TranslationTables) -> str:
         )
     entries.append((f"{scores.chrf.score:.2f}", "chrF", _interval(scores.chrf)))
     entries += generation_tiles(
-        inputs.report.scores,
+        record.report.scores,
         scores.length_ratio,
         token="subword",
         reference="reference",
@@ -96,7 +82,7 @@ def _head(inputs: TranslationReportInputs, tables: TranslationTables) -> str:
         f'<p class="signature"><code>{escape(f"{name}: {score.signature}")}</code></p>'
         for name, score in signed.items()
     )
-    return headline(inputs, entries) + signatures
+    return headline(record, entries) + signatures
 
 
 def _interval(score: CorpusScore) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,10 +11,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
-from vitrail.models.contract import TranslationModelConfig
+from vitrail.data.text.rows import join_rows
+from vitrail.models.contract import TranslationModel, TranslationModelConfig
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search
 from vitrail.tasks.predicting import check_positive
-from vitrail.tasks.translation.settings import TranslationSettings
 
 MAX_LENGTH_RATIO, MAX_LENGTH_EXTRA = 2.0, 10  # output limit relative to the source, as in the task
 
@@ -30,6 +30,34 @@ class Search(NamedTuple):
     """Translations to return, at most ``beam_size``."""
     max_length: int | None = None
     """Maximum subwords of a translation; None allows twice the source length plus ten."""
+
+    def limits(self, source_lengths: Sequence[int]) -> list[int]:
+        """Return the maximum length of each translation; all lengths include the end."""
+        if self.max_length is not None:
+            return [self.max_length + 1] * len(source_lengths)
+        return [int(MAX_LENGTH_RATIO * length) + MAX_LENGTH_EXTRA for length in source_lengths]
+
+    def run(
+        self,
+        model: TranslationModel,
+        source: Int[Tensor, "batch tokens"],
+        source_lengths: Int[Tensor, " batch"],
+    ) -> list[list[Hypothesis]]:
+        """Return the best hypotheses for each padded sentence; lengths include the end."""
+        config = model.config
+        max_lengths = torch.tensor(self.limits(source_lengths.tolist()), device=source.device)
+        return beam_search(
+            model,
+            model.start(source, source_lengths),
+            begin_id=config.begin_id,
+            end_id=config.end_id,
+            pad_id=config.pad_id,
+            max_lengths=max_lengths.clamp(max=max_positions(config)),
+            beam_size=self.beam_size,
+            length_penalty=self.length_penalty,
+            num_best=self.num_best,
+            patience=USUAL_PATIENCE,
+        )
 
     def check(self, batch_tokens: int, read_ahead: int) -> None:
         """Refuse numbers that are not positive, and more translations than the beam keeps."""
@@ -49,8 +77,8 @@ class Search(NamedTuple):
 class TorchDecoder:
     """Decode with the torch model."""
 
-    def __init__(self, model: Any, config: TranslationModelConfig, device: torch.device) -> None:
-        self.model, self.config, self.device = model, config, device
+    def __init__(self, model: Any, device: torch.device) -> None:
+        self.model, self.config, self.device = model, model.config, device
 
     def decode(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
         """Return the best hypotheses for each row of source subwords, as one batch.
@@ -58,45 +86,15 @@ class TorchDecoder:
         Args:
             rows: non-empty, without the end.
         """
-        source, lengths = self.to_batch(rows)
-        # The length includes the end.
-        max_lengths = torch.tensor(longest_translations(rows, search), device=self.device) + 1
         with torch.inference_mode():
-            return beam_search(
-                self.model,
-                self.model.start(source, lengths),
-                begin_id=self.config.begin_id,
-                end_id=self.config.end_id,
-                pad_id=self.config.pad_id,
-                max_lengths=max_lengths.clamp(max=max_positions(self.config)),
-                beam_size=search.beam_size,
-                length_penalty=search.length_penalty,
-                num_best=search.num_best,
-                patience=USUAL_PATIENCE,
-            )
+            return search.run(self.model, *self.to_batch(rows))
 
     def to_batch(
         self, rows: Sequence[Sequence[int]]
     ) -> tuple[Int[Tensor, "batch tokens"], Int[Tensor, " batch"]]:
         """Append the end and pad, on the model's device; the lengths include the end."""
-        lengths = torch.tensor([len(row) + 1 for row in rows])
-        source = torch.full((len(rows), int(lengths.max())), self.config.pad_id)
-        for index, row in enumerate(rows):
-            source[index, : len(row) + 1] = torch.tensor([*row, self.config.end_id])
+        source, lengths = join_rows([[*row, self.config.end_id] for row in rows], pad_id=self.config.pad_id)
         return source.to(self.device), lengths.to(self.device)
-
-
-def longest_translations(rows: Sequence[Sequence[int]], search: Search) -> list[int]:
-    """Return the maximum subwords of each row's translation, without the end."""
-    if search.max_length is not None:
-        return [search.max_length] * len(rows)
-    return [int(MAX_LENGTH_RATIO * (len(row) + 1)) + MAX_LENGTH_EXTRA - 1 for row in rows]
-
-
-def usual_search(about: Mapping[str, Any]) -> Search:
-    """Return the default decoding settings: as the run was scored."""
-    settings = TranslationSettings.from_tree(about.get("task", {}))
-    return Search(settings.beam_size, settings.length_penalty)
 
 
 def max_positions(config: TranslationModelConfig) -> int:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from vitrail.data.settings import DataSettings
+from vitrail.tasks.translation.search import Search
 from vitrail.train.settings import Experiment, TaskSettings
 
 
@@ -46,6 +47,11 @@ class TranslationSettings(TaskSettings):
     """Beam size on the test split; validations decode greedily."""
     length_penalty: float = 1.0
     """Exponent of the length that a hypothesis' log-probability is divided by; 0 prefers short ones."""
+
+    @property
+    def search(self) -> Search:
+        """How a run is scored, and the default of its translator."""
+        return Search(self.beam_size, self.length_penalty)
 
 
 class TranslationExperiment(Experiment):

@@ -35,11 +35,10 @@ from vitrail.tasks.translation.explanation import explain_examples, explain_text
 from vitrail.tasks.translation.objective import TranslationObjective
 from vitrail.tasks.translation.opening import open_pairs, recognises
 from vitrail.tasks.translation.predictor import Translator
-from vitrail.tasks.translation.report import TranslationReportInputs, write_translation_report
+from vitrail.tasks.translation.report import write_translation_report
 from vitrail.tasks.translation.samples import PairSource
 from vitrail.tasks.translation.scores import TranslationTables
-from vitrail.tasks.translation.search import usual_search
-from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
+from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment, TranslationSettings
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
@@ -137,12 +136,7 @@ class TranslationTask(Task):
         return Parts(
             dataset=dataset,
             objective=objective,
-            final_objective=TranslationObjective(
-                vocabulary,
-                preprocessing,
-                beam_size=settings.beam_size,
-                length_penalty=settings.length_penalty,
-            ),
+            final_objective=TranslationObjective(vocabulary, preprocessing, search=settings.search),
             model=model,
             train=source,
             validation=validation,
@@ -167,11 +161,9 @@ class TranslationTask(Task):
         """Decode as the run was scored, and as the default of translating."""
         preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
         vocabulary = PairVocabulary.from_files(loaded.files)
-        search = usual_search(loaded.about)
+        settings = TranslationSettings.from_tree(loaded.about.get("task", {}))
         return Scoring(
-            TranslationObjective(
-                vocabulary, preprocessing, beam_size=search.beam_size, length_penalty=search.length_penalty
-            ),
+            TranslationObjective(vocabulary, preprocessing, search=settings.search),
             PairSource(dataset.splits[split], vocabulary, preprocessing),
             self.sign(dataset, split, preprocessing),
             EVALUATION_BATCH,
@@ -179,8 +171,7 @@ class TranslationTask(Task):
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         tables = TranslationTables.from_tree(record.report.tables)
-        alignments = explain_examples(Translator(loaded), tables)
-        write_translation_report(path, TranslationReportInputs(**vars(record), alignments=alignments))
+        write_translation_report(path, record, explain_examples(Translator(loaded), tables))
 
     def serve(self, source: Source, choice: EngineChoice) -> Servable:
         from vitrail.tasks.serving import open_without_engine
