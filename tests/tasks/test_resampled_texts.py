@@ -7,7 +7,7 @@ import random
 import pytest
 
 from vitrail.report.significance import paired_bootstrap, resampled_interval
-from vitrail.tasks.captioning.scores import BLEU4, Captions, caption_scores
+from vitrail.tasks.captioning.scores import BLEU4, caption_tables
 from vitrail.tasks.translation.scores import BLEU, Translations, corpus_scores
 
 significance = pytest.importorskip("sacrebleu.significance")
@@ -78,9 +78,10 @@ def test_runs_are_averaged_on_the_same_resamples(corpus):
 def test_resamples_of_captions_surround_their_score(corpus):
     references, better, _ = corpus
     several = [[text, "a dog"] if place % 2 else [text] for place, text in enumerate(references)]
-    score = caption_scores(better, several, num_resamples=0).bleu[3]
+    tables = caption_tables(better, several, indices=range(len(references)))
+    score = tables.scores.bleu[3]
 
-    resampled = BLEU4.resample([Captions(better, several)], 100)
+    resampled = BLEU4.resample([tables], 100)
 
     lower, upper = resampled_interval(resampled)
     assert 0 < lower < score < upper < 1

@@ -198,7 +198,7 @@ def test_more_dropout_makes_longer_rows(byte_pairs: SentencePieceSubwords) -> No
 
 @pytest.mark.parametrize("content", [b"", b"no model", b"\x00" * 100], ids=["empty", "text", "zeros"])
 def test_bytes_that_are_no_model_are_refused(content: bytes) -> None:
-    with pytest.raises(CheckpointError, match="no usable vocabulary"):
+    with pytest.raises(CheckpointError, match="not a usable vocabulary"):
         SentencePieceSubwords(content)
 
 

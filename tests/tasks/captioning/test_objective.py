@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from making.scripted_writers import ScriptState
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.words import WordVocabulary
@@ -106,27 +107,6 @@ def test_attention_that_covers_every_cell_once_is_not_punished() -> None:
     assert float(attention_penalty(attention, torch.tensor([[[True, True, False, False]]]))) == 2.0
 
 
-class Reading:
-    """What the made-up captioner remembers: a caption for each image, and how many words were written."""
-
-    def __init__(self, rows: Tensor, step: int = 0) -> None:
-        self.rows, self.written = rows, step
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.rows)
-
-    def expand(self, count: int) -> Reading:
-        return Reading(self.rows.repeat_interleave(count, dim=0), self.written)
-
-    def select(self, rows: Tensor) -> Reading:
-        return Reading(self.rows[rows], self.written)
-
-    def keep(self, sentences: Tensor) -> Reading:
-        count = self.num_rows // max(1, len(self.rows))
-        return Reading(self.rows[sentences * count], self.written)
-
-
 class Reciting(nn.Module):
     """Write what an image's first value says: of 0 "a dog runs", of anything else "a cat" without an end."""
 
@@ -138,17 +118,13 @@ class Reciting(nn.Module):
     def encode(self, images: Tensor) -> ImageCells:
         return ImageCells(images.flatten(2).transpose(1, 2), (images.shape[2], images.shape[3]))
 
-    def _rows(self, cells: Tensor) -> Tensor:
+    def start(self, cells: Tensor) -> ScriptState:
         is_dog = cells[:, 0, 0] < 0
         dog, cat = torch.tensor([4, 5, 7, 2, 2]), torch.tensor([4, 6, 6, 6, 6])
-        return torch.where(is_dog[:, None], dog, cat)
+        return ScriptState(torch.where(is_dog[:, None], dog, cat))
 
-    def start(self, cells: Tensor) -> Reading:
-        return Reading(self._rows(cells))
-
-    def step(self, tokens: Tensor, state: Reading) -> tuple[Tensor, Reading]:
-        wanted = state.rows[:, min(state.written, 4)]
-        return 9.0 * nn.functional.one_hot(wanted, WORDS.size).float(), Reading(state.rows, state.written + 1)
+    def step(self, tokens: Tensor, state: ScriptState) -> tuple[Tensor, ScriptState]:
+        return state.step(WORDS.size, 9.0)
 
     def forward(self, cells: Tensor, captions: Tensor) -> CaptionOutput:
         return CaptionOutput(torch.zeros(*captions.shape, WORDS.size), None)

@@ -44,8 +44,7 @@ def test_a_layout_is_recognised_and_opened(layout: str, tmp_path: Path) -> None:
     assert dataset.format == name
     assert tuple(len(split) for split in dataset.splits.values()) == sizes
     assert {len(texts) for split in dataset.splits.values() for texts in split.captions} == {captions}
-    assert not dataset.facts.captions_without_image
-    assert not dataset.facts.empty_captions
+    assert not {"captions-without-image", "empty-captions"} & {each.check for each in dataset.findings}
     for split in dataset.splits.values():
         for image, texts in zip(split.images, split.captions, strict=True):
             colour = next(word for word in ("red", "green", "blue") if word in texts[0])
@@ -83,10 +82,10 @@ def test_what_has_no_partner_is_noted_and_left_out(tmp_path: Path) -> None:
     write_squares(tmp_path, 4)
     rows = "000.png,a dog\n001.png,  \n001.png,!?\n002.png,\n002.png,a cat\nlost.png,a bird\n"
     (tmp_path / "captions.csv").write_text("image,caption\n" + rows)
-    facts = open_captions(tmp_path).facts
-    assert facts.captions_without_image == ("lost.png",)
-    assert facts.empty_captions == ("001.png#0", "001.png#1", "002.png#0")
-    assert set(facts.images_without_captions) == {"001.png", "003.png"}
+    found = {finding.check: finding.items for finding in open_captions(tmp_path).findings}
+    assert found["captions-without-image"] == ("lost.png",)
+    assert found["empty-captions"] == ("001.png#0", "001.png#1", "002.png#0")
+    assert set(found["images-without-captions"]) == {"001.png", "003.png"}
 
 
 MARKS = ["train"] * 4 + ["val", "tset", "tset"]

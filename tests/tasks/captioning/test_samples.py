@@ -77,7 +77,7 @@ def test_subwords_are_stored_as_well_and_damage_is_told() -> None:
     assert again.encode(["a dog"]) == subwords.encode(["a dog"])
     with pytest.raises(CheckpointError, match="no vocabulary beside its weights"):
         vocabulary_from_files({})
-    with pytest.raises(CheckpointError, match="no usable vocabulary"):
+    with pytest.raises(CheckpointError, match="not a usable vocabulary"):
         vocabulary_from_files({"words.json": b"{}"})
 
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from making.scripted_writers import ScriptState
 from vitrail.core.errors import DataError
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.data.text_preprocessing import PairPreprocessing
@@ -34,13 +35,8 @@ VOCABULARY = PairVocabulary.train(SOURCES, TARGETS, size=44, is_joint=False)
 
 
 @pytest.fixture
-def vocabulary() -> PairVocabulary:
-    return VOCABULARY
-
-
-@pytest.fixture
-def task(vocabulary: PairVocabulary) -> TranslationObjective:
-    return TranslationObjective(vocabulary, PREPROCESSING, label_smoothing=0.2)
+def task() -> TranslationObjective:
+    return TranslationObjective(VOCABULARY, PREPROCESSING, label_smoothing=0.2)
 
 
 def pairs(*places: int) -> list[Pair]:
@@ -58,11 +54,11 @@ def load(sources: list[str], targets: list[str], preprocessing: PairPreprocessin
 class Counting(nn.Module):
     """Let logits depend on the words before and on the sentence, as far as its length goes."""
 
-    def __init__(self, vocabulary: PairVocabulary) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.read = nn.Embedding(vocabulary.source.size, 7)
-        self.write = nn.Embedding(vocabulary.target.size, 7)
-        self.head = nn.Linear(7, vocabulary.target.size)
+        self.read = nn.Embedding(VOCABULARY.source.size, 7)
+        self.write = nn.Embedding(VOCABULARY.target.size, 7)
+        self.head = nn.Linear(7, VOCABULARY.target.size)
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
         is_word = torch.arange(source.shape[1]) < source_lengths[:, None]
@@ -70,59 +66,34 @@ class Counting(nn.Module):
         return self.head(self.write(target).cumsum(dim=1) + sentence)
 
 
-class TableState:
-    """What is still to be written in each row; the rows of a sentence are neighbours."""
-
-    def __init__(self, answers: list[list[int]], rows_per_sentence: int = 1) -> None:
-        self.answers, self.rows_per_sentence = answers, rows_per_sentence
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.answers)
-
-    def expand(self, count: int) -> TableState:
-        answers = [answer for answer in self.answers for _ in range(count)]
-        return TableState(answers, self.rows_per_sentence * count)
-
-    def select(self, rows: Tensor) -> TableState:
-        return TableState([self.answers[row] for row in rows.tolist()], self.rows_per_sentence)
-
-    def keep(self, sentences: Tensor) -> TableState:
-        count = self.rows_per_sentence
-        rows = [sentence * count + place for sentence in sentences.tolist() for place in range(count)]
-        return self.select(torch.tensor(rows, dtype=torch.int64))
-
-
 class Table(nn.Module):
     """Look up the translation of a sentence, and give each of its subwords a logit of ``sureness``."""
 
-    def __init__(self, vocabulary: PairVocabulary, sureness: float, ends: bool = True) -> None:
+    def __init__(self, sureness: float, ends: bool = True) -> None:
         super().__init__()
         self.config = TranslationModelConfig(
-            source_vocabulary_size=vocabulary.source.size, target_vocabulary_size=vocabulary.target.size
+            source_vocabulary_size=VOCABULARY.source.size, target_vocabulary_size=VOCABULARY.target.size
         )
         self.sureness = nn.Parameter(torch.tensor(sureness))
-        rows = zip(vocabulary.source.encode(SOURCES), vocabulary.target.encode(TARGETS), strict=True)
-        self.table = {tuple(source): [*target, 2] if ends else target * 9 for source, target in rows}
+        rows = zip(VOCABULARY.source.encode(SOURCES), VOCABULARY.target.encode(TARGETS), strict=True)
+        # Endless ones begin again and again, the others write ends.
+        self.table = {
+            tuple(source): ([*target, *[2] * 99] if ends else target * 99)[:99] for source, target in rows
+        }
 
-    def answers(self, source: Tensor, source_lengths: Tensor) -> list[list[int]]:
+    def written(self, source: Tensor, source_lengths: Tensor) -> Tensor:
         rows = zip(source.tolist(), source_lengths.tolist(), strict=True)
-        return [self.table[tuple(row[: length - 1])] for row, length in rows]
-
-    def logits(self, tokens: list[int]) -> Tensor:
-        return F.one_hot(torch.tensor(tokens), self.config.target_vocabulary_size) * self.sureness
+        return torch.tensor([self.table[tuple(row[: length - 1])] for row, length in rows])
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
-        places = range(target.shape[1])
-        answers = self.answers(source, source_lengths)
-        return torch.stack([self.logits([(answer + [0] * 99)[t] for t in places]) for answer in answers])
+        tokens = self.written(source, source_lengths)[:, : target.shape[1]]
+        return self.sureness * F.one_hot(tokens, self.config.target_vocabulary_size)
 
-    def start(self, source: Tensor, source_lengths: Tensor) -> TableState:
-        return TableState(self.answers(source, source_lengths))
+    def start(self, source: Tensor, source_lengths: Tensor) -> ScriptState:
+        return ScriptState(self.written(source, source_lengths))
 
-    def step(self, tokens: Tensor, state: TableState) -> tuple[Tensor, TableState]:
-        logits = self.logits([answer[0] for answer in state.answers])
-        return logits, TableState([answer[1:] or [2] for answer in state.answers], state.rows_per_sentence)
+    def step(self, tokens: Tensor, state: ScriptState) -> tuple[Tensor, ScriptState]:
+        return state.step(self.config.target_vocabulary_size, self.sureness)
 
 
 @torch.inference_mode()
@@ -137,12 +108,10 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_collate_ends_sentences_and_shifts_translations(
-    task: TranslationObjective, vocabulary: PairVocabulary
-) -> None:
+def test_collate_ends_sentences_and_shifts_translations(task: TranslationObjective) -> None:
     batch = task.collate(pairs(3, 0), None)
 
-    source, target = vocabulary.source.encode([SOURCES[3]])[0], vocabulary.target.encode([TARGETS[3]])[0]
+    source, target = VOCABULARY.source.encode([SOURCES[3]])[0], VOCABULARY.target.encode([TARGETS[3]])[0]
     assert batch.source[0].tolist()[: len(source) + 2] == [*source, 2, 0]
     assert batch.source_lengths[0] == len(source) + 1
     assert batch.target_in[0].tolist()[: len(target) + 2] == [1, *target, 0]
@@ -161,15 +130,15 @@ def test_an_empty_sentence_is_its_end_alone(task: TranslationObjective) -> None:
     assert (batch.target_in.tolist(), batch.target_out.tolist()) == ([[1]], [[2]])
 
 
-def test_references_are_lower_case_where_the_output_is(vocabulary: PairVocabulary) -> None:
+def test_references_are_lower_case_where_the_output_is() -> None:
     preprocessing = PairPreprocessing(languages=("en", "de"), lower_case=True)
 
     pairs = load(["ONE  two"], ["Eins  zwei"], preprocessing)
-    batch = TranslationObjective(vocabulary, preprocessing).collate(pairs, None)
+    batch = TranslationObjective(VOCABULARY, preprocessing).collate(pairs, None)
 
     assert batch.references == ("eins  zwei",)
     assert batch.sources == ("ONE  two",)
-    assert vocabulary.source.unknown_id not in batch.source
+    assert VOCABULARY.source.unknown_id not in batch.source
 
 
 def test_batch_moves_every_tensor(task: TranslationObjective) -> None:
@@ -183,10 +152,8 @@ def test_batch_moves_every_tensor(task: TranslationObjective) -> None:
     assert isinstance(batch, Batch)
 
 
-def test_loss_is_the_smoothed_cross_entropy_of_all_subwords(
-    task: TranslationObjective, vocabulary: PairVocabulary
-) -> None:
-    model, batch = Counting(vocabulary), task.collate(pairs(), None)
+def test_loss_is_the_smoothed_cross_entropy_of_all_subwords(task: TranslationObjective) -> None:
+    model, batch = Counting(), task.collate(pairs(), None)
 
     loss = task.loss(model, batch)
     loss.total.backward()
@@ -205,10 +172,8 @@ def test_loss_is_the_smoothed_cross_entropy_of_all_subwords(
     assert loss.parts["correct"] == ((logits.argmax(dim=-1) == wanted) & (wanted != 0)).sum()
 
 
-def test_padding_changes_no_loss_and_losses_of_batches_add_up(
-    task: TranslationObjective, vocabulary: PairVocabulary
-) -> None:
-    model, batch = Counting(vocabulary), task.collate(pairs(), None)
+def test_padding_changes_no_loss_and_losses_of_batches_add_up(task: TranslationObjective) -> None:
+    model, batch = Counting(), task.collate(pairs(), None)
     widened = replace(
         batch,
         source=F.pad(batch.source, (0, 3)),
@@ -227,9 +192,9 @@ def test_padding_changes_no_loss_and_losses_of_batches_add_up(
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_perfect_translator_scores_100(vocabulary: PairVocabulary, beam_size: int) -> None:
-    task = TranslationObjective(vocabulary, PREPROCESSING, search=Search(beam_size))
-    evaluator, model = task.evaluator(), Table(vocabulary, 30.0)
+def test_a_perfect_translator_scores_100(beam_size: int) -> None:
+    task = TranslationObjective(VOCABULARY, PREPROCESSING, search=Search(beam_size))
+    evaluator, model = task.evaluator(), Table(30.0)
 
     with torch.inference_mode():
         evaluator.update(model, task.collate(pairs(), None))
@@ -250,39 +215,35 @@ def test_a_perfect_translator_scores_100(vocabulary: PairVocabulary, beam_size: 
     assert [row["index"] for row in tables["sentences"]] == [10, 11, 12, 13, 14]
 
 
-def test_likelihood_is_that_of_a_subword(task: TranslationObjective, vocabulary: PairVocabulary) -> None:
+def test_likelihood_is_that_of_a_subword(task: TranslationObjective) -> None:
     sureness = 2.0
     evaluator = task.evaluator()
 
     with torch.inference_mode():
-        evaluator.update(Table(vocabulary, sureness), task.collate(pairs(), None))
+        evaluator.update(Table(sureness), task.collate(pairs(), None))
 
-    others = vocabulary.target.size - 1
+    others = VOCABULARY.target.size - 1
     expected = math.log(math.exp(sureness) + others) - sureness
     assert evaluator.result()["nll"] == pytest.approx(expected, rel=1e-5)
     assert evaluator.result()["perplexity"] == pytest.approx(math.exp(expected), rel=1e-4)
 
 
-def test_a_translator_that_never_ends_is_cut_off(
-    task: TranslationObjective, vocabulary: PairVocabulary
-) -> None:
+def test_a_translator_that_never_ends_is_cut_off(task: TranslationObjective) -> None:
     evaluator, batch = task.evaluator(), task.collate(pairs(0, 3), None)
 
     with torch.inference_mode():
-        evaluator.update(Table(vocabulary, 30.0, ends=False), batch)
+        evaluator.update(Table(30.0, ends=False), batch)
     scores, tables = evaluator.report()
 
     assert scores["cut_off"] == 1
     limits = [2 * length + 10 for length in batch.source_lengths.tolist()]
-    endless = [row * 9 for row in vocabulary.target.encode([TARGETS[0], TARGETS[3]])]
+    endless = [row * 9 for row in VOCABULARY.target.encode([TARGETS[0], TARGETS[3]])]
     expected = [row[:limit] for row, limit in zip(endless, limits, strict=True)]
-    assert [row["hypothesis"] for row in tables["sentences"]] == vocabulary.target.decode(expected)
+    assert [row["hypothesis"] for row in tables["sentences"]] == VOCABULARY.target.decode(expected)
 
 
-def test_order_batches_and_duplicates_change_no_score(
-    task: TranslationObjective, vocabulary: PairVocabulary
-) -> None:
-    model = Table(vocabulary, 3.0)
+def test_order_batches_and_duplicates_change_no_score(task: TranslationObjective) -> None:
+    model = Table(3.0)
 
     whole = evaluate(task, model, pairs())
     parts = evaluate(task, model, pairs(4, 1), pairs(2), pairs(1, 0, 3))
@@ -293,8 +254,8 @@ def test_order_batches_and_duplicates_change_no_score(
     assert same(whole, parts)
 
 
-def test_processes_join_what_they_saw(task: TranslationObjective, vocabulary: PairVocabulary) -> None:
-    model = Table(vocabulary, 3.0)
+def test_processes_join_what_they_saw(task: TranslationObjective) -> None:
+    model = Table(3.0)
     first, second = evaluate(task, model, pairs(4, 1, 2)), evaluate(task, model, pairs(0, 1, 3))
 
     joined, other = task.evaluator(), task.evaluator()
@@ -310,10 +271,8 @@ def test_processes_join_what_they_saw(task: TranslationObjective, vocabulary: Pa
     assert all(tensor.device.type == "cpu" for tensor in whole.values())
 
 
-def test_evaluation_under_bfloat16_keeps_the_translations(
-    task: TranslationObjective, vocabulary: PairVocabulary
-) -> None:
-    model = Table(vocabulary, 5.0)
+def test_evaluation_under_bfloat16_keeps_the_translations(task: TranslationObjective) -> None:
+    model = Table(5.0)
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded = evaluate(task, model, pairs())

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.data.text.subwords import unusable
 
 TOKENIZER_FILE, NUMBERS_FILE, MERGES_FILE = "tokenizer.json", "vocab.json", "merges.txt"
 BEGIN, END = "<|startoftext|>", "<|endoftext|>"
+PUBLISHED = f"{TOKENIZER_FILE}, or {NUMBERS_FILE} and {MERGES_FILE}, as they were published"
 WORD_END = "</w>"  # ends the last piece of a word
 # Radford et al. 2021, published code: words of letters, English endings, single digits, runs of other signs.
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
@@ -26,7 +28,7 @@ class CLIPSubwords:
         merges: pairs of pieces, the first to be merged first.
 
     Raises:
-        CheckpointError: these are no pieces with their merges.
+        CheckpointError: these are not pieces with their merges.
         ConfigError: the library is not installed.
 
     Paper: Radford et al. 2021, section 2.4; Radford et al. 2019 (GPT-2), section 2.2, pairs of bytes.
@@ -37,7 +39,7 @@ class CLIPSubwords:
     def __init__(self, numbers: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> None:
         for token in (BEGIN, END):
             if token not in numbers:
-                raise _damaged(f"its pieces lack {token}")
+                raise unusable(f"its pieces lack {token}", PUBLISHED)
         self.numbers, self.merges = dict(numbers), list(merges)
         self.size = max(numbers.values()) + 1
         self.begin_id, self.end_id = numbers[BEGIN], numbers[END]
@@ -103,12 +105,14 @@ def from_published(files: Mapping[str, bytes]) -> CLIPSubwords:
             lines = files[MERGES_FILE].decode("utf-8").splitlines()
             merges = [line for line in lines if line.strip() and not line.startswith("#version")]
         else:
-            raise _damaged(f"there is neither {TOKENIZER_FILE} nor {NUMBERS_FILE} with {MERGES_FILE}")
+            raise unusable(
+                f"there is neither {TOKENIZER_FILE} nor {NUMBERS_FILE} with {MERGES_FILE}", PUBLISHED
+            )
         return CLIPSubwords(numbers, [_pair(merge) for merge in merges])
     except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, CheckpointError | ConfigError):  # which are ValueErrors, too
             raise
-        raise _damaged(f"it cannot be read: {error}") from None
+        raise unusable(f"it cannot be read: {error}", PUBLISHED) from None
 
 
 def _pair(merge: Any) -> tuple[str, str]:
@@ -128,7 +132,7 @@ def _build(numbers: dict[str, int], merges: list[tuple[str, str]]) -> tuple[Any,
     try:
         pairs = models.BPE(vocab=numbers, merges=merges, end_of_word_suffix=WORD_END, unk_token=END)
     except Exception as error:  # the library raises nothing narrower
-        raise _damaged(f"its merges do not fit its pieces: {error}") from None
+        raise unusable(f"its merges do not fit its pieces: {error}", PUBLISHED) from None
     tokenizer = Tokenizer(pairs)
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
@@ -140,11 +144,3 @@ def _build(numbers: dict[str, int], merges: list[tuple[str, str]]) -> tuple[Any,
         ]
     )
     return tokenizer, decoders.ByteLevel()
-
-
-def _damaged(fault: str) -> CheckpointError:
-    return CheckpointError(
-        f"this is no usable vocabulary of a CLIP: {fault}",
-        expected=f"{TOKENIZER_FILE}, or {NUMBERS_FILE} and {MERGES_FILE}, as they were published",
-        remedy="Download the model again, with all its files",
-    )

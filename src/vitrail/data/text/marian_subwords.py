@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from vitrail.core.errors import CheckpointError
 from vitrail.data.text.subword_sampling import SPACE, SubwordSampler, to_utf8
-from vitrail.data.text.subwords import Subwords
+from vitrail.data.text.subwords import Subwords, unusable
 
 SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
 NUMBERS, TARGET_NUMBERS = "vocab.json", "target_vocab.json"
 SPECIALS = "special_ids.json"
+PUBLISHED = f"{SOURCE_PIECES}, {TARGET_PIECES} and {NUMBERS} as they were published"
 
 LANGUAGE_CODE = re.compile(r">>[^<>\s]+<<")  # Tiedemann and Thottingal 2020: says what is to be written
 
@@ -46,7 +46,7 @@ class MarianSubwords:
         specials: the ids of special tokens among them.
 
     Raises:
-        CheckpointError: these bytes are no sentencepiece model, or two pieces share an id.
+        CheckpointError: these bytes are not a sentencepiece model, or two pieces share an id.
 
     Paper: Junczys-Dowmunt et al. 2018 (Marian); Tiedemann and Thottingal 2020 (OPUS-MT), its models.
     """
@@ -56,15 +56,17 @@ class MarianSubwords:
 
         self._pieces = {number: piece for piece, number in numbers.items()}
         if len(self._pieces) < len(numbers) or min(self._pieces, default=-1) < 0:
-            raise _damaged("two of its pieces share a number, or one has none")
+            raise unusable("two of its pieces share a number, or one has none", PUBLISHED)
         self.size = max(self._pieces) + 1
         if max(specials) >= self.size:
-            raise _damaged(f"the special numbers {tuple(specials)} exceed the {self.size} of its pieces")
+            raise unusable(
+                f"the special numbers {tuple(specials)} exceed the {self.size} of its pieces", PUBLISHED
+            )
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
         except (RuntimeError, ValueError) as error:
-            raise _damaged(f"its sentencepiece model cannot be read: {error}") from None
+            raise unusable(f"its sentencepiece model cannot be read: {error}", PUBLISHED) from None
         self.model, self.numbers, self.specials = model, dict(numbers), specials
         self.pad_id, self.begin_id, self.end_id, self.unknown_id = specials
         self._of_text = {piece: number for piece, number in numbers.items() if number not in specials}
@@ -139,7 +141,7 @@ def from_files(files: Mapping[str, bytes]) -> tuple[MarianSubwords, MarianSubwor
     """
     missing = [name for name in (SOURCE_PIECES, TARGET_PIECES, NUMBERS, SPECIALS) if name not in files]
     if missing:
-        raise _damaged(f"{' and '.join(missing)} missing")
+        raise unusable(f"{' and '.join(missing)} missing", PUBLISHED)
     numbers = read_numbers(files[NUMBERS])
     specials = json.loads(files[SPECIALS])
     written = read_numbers(files[TARGET_NUMBERS]) if TARGET_NUMBERS in files else numbers
@@ -158,15 +160,7 @@ def read_numbers(content: bytes) -> dict[str, int]:
     try:
         numbers = json.loads(content.decode())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise _damaged(f"its list of pieces is not JSON: {error}") from None
+        raise unusable(f"its list of pieces is not JSON: {error}", PUBLISHED) from None
     if not isinstance(numbers, dict) or not all(type(number) is int for number in numbers.values()):
-        raise _damaged("its list of pieces gives them no numbers")
+        raise unusable("its list of pieces gives them no numbers", PUBLISHED)
     return numbers
-
-
-def _damaged(fault: str) -> CheckpointError:
-    return CheckpointError(
-        f"this is no usable Marian vocabulary: {fault}",
-        expected=f"{SOURCE_PIECES}, {TARGET_PIECES} and {NUMBERS} as they were published",
-        remedy="Download or convert the model again",
-    )

@@ -14,6 +14,7 @@ PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID = range(4)
 JOINT_FILE, SOURCE_FILE, TARGET_FILE = "subwords.model", "source-subwords.model", "target-subwords.model"
 ALPHABET_SHARE = 0.5  # of a vocabulary that single characters may take, so that there is room for merges
 TRAINING_THREADS = 4  # a constant, for the number is part of what the library writes
+MODEL = "a sentencepiece model with subwords for padding, begin, end and unknown"
 LONGEST_TEXT_BYTES = 2**30  # the library skips longer ones, by default all above 4,192 bytes
 
 
@@ -76,9 +77,9 @@ class SentencePieceSubwords:
             processor.LoadFromSerializedProto(model)
             specials = processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()
         except (RuntimeError, ValueError) as error:
-            raise _damaged(f"it cannot be read: {error}") from None
+            raise unusable(f"it cannot be read: {error}", MODEL) from None
         if min(specials) < 0:
-            raise _damaged(f"padding, begin, end and unknown have the numbers {specials}")
+            raise unusable(f"padding, begin, end and unknown have the numbers {specials}", MODEL)
         self._model, self._processor = model, processor
         self.pad_id, self.begin_id, self.end_id, self.unknown_id = specials
         self.size: int = processor.vocab_size()
@@ -272,9 +273,10 @@ def _with_small_alphabet(texts: Sequence[str], size: int) -> list[str]:
     return [text.translate(rare) for text in texts]
 
 
-def _damaged(fault: str) -> CheckpointError:
+def unusable(fault: str, expected: str) -> CheckpointError:
+    """Return the error for a damaged vocabulary."""
     return CheckpointError(
-        f"this is no usable vocabulary: {fault}",
-        expected="a sentencepiece model with subwords for padding, begin, end and unknown",
-        remedy="Restore the file, or train the model again",
+        f"this is not a usable vocabulary: {fault}",
+        expected=expected,
+        remedy="Restore its files or download them again, or train the model again",
     )

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from vitrail.core.errors import CheckpointError, DataError
+from vitrail.core.errors import DataError
 from vitrail.data.text.subword_sampling import SPACE
-from vitrail.data.text.subwords import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID
+from vitrail.data.text.subwords import BEGIN_ID, END_ID, PAD_ID, UNKNOWN_ID, unusable
 
 QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u02bc": "'"})
 NOT = re.compile(r"(?<=\w)n't\b")
@@ -43,6 +43,7 @@ def join_words(words: Sequence[str]) -> str:
     return re.sub(r" (?=(?:n't|'(?:s|re|ve|ll|d|m))\b)", "", " ".join(words))
 
 
+FORM = "a JSON list of words"
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")  # in the order of their ids
 
 
@@ -89,9 +90,9 @@ class WordVocabulary:
         try:
             words = json.loads(content.decode())
         except ValueError as error:
-            raise _damaged(str(error)) from None
+            raise unusable(str(error), FORM) from None
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise _damaged("it holds no list of words")
+            raise unusable("it holds no list of words", FORM)
         return cls(words)
 
     def to_bytes(self) -> bytes:
@@ -123,11 +124,3 @@ class WordVocabulary:
         """Return each word of a row behind a low line (U+2581), special tokens by name."""
         first = len(SPECIALS)
         return [SPECIALS[number] if number < first else SPACE + self.words[number - first] for number in row]
-
-
-def _damaged(fault: str) -> CheckpointError:
-    return CheckpointError(
-        f"this is no usable vocabulary: {fault}",
-        expected="a JSON list of words",
-        remedy="Restore the file, or train the model again",
-    )

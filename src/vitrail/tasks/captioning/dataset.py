@@ -15,7 +15,7 @@ import numpy as np
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import DividedDataset, ImageSplit
 from vitrail.data.file_places import ImageFinder, relative_name
-from vitrail.data.findings import Finding, number_of
+from vitrail.data.findings import Finding, counted, number_of
 from vitrail.data.splits import SplitName
 
 SPACES = re.compile(r"\s+")
@@ -77,23 +77,9 @@ class CaptionSplit:
         return self.unlabelled.fingerprint
 
 
-@dataclass(frozen=True)
-class CaptionFacts:
-    """What readers noticed beside the samples, for the doctor to judge."""
-
-    captions_without_image: tuple[str, ...] = ()
-    """Missing images that captions refer to; their captions are left out."""
-    images_without_captions: tuple[str, ...] = ()
-    """Images without a non-empty caption; left out."""
-    empty_captions: tuple[str, ...] = ()
-    """Captions without a letter, by image and index; left out."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CaptionDataset(DividedDataset[CaptionSplit]):
     """Captioned images, divided into train, validation and test."""
-
-    facts: CaptionFacts = field(default_factory=CaptionFacts)
 
 
 @dataclass
@@ -103,12 +89,11 @@ class RawCaptions:
     findings: list[Finding] = field(default_factory=list)
     splits: dict[SplitName, CaptionSplit] = field(default_factory=dict)
     without_image: list[str] = field(default_factory=list)
+    """Missing images that captions refer to."""
     without_captions: list[str] = field(default_factory=list)
+    """Images without a non-empty caption."""
     empty: list[str] = field(default_factory=list)
-
-    @property
-    def facts(self) -> CaptionFacts:
-        return CaptionFacts(tuple(self.without_image), tuple(self.without_captions), tuple(self.empty))
+    """Captions without a letter or digit, by image and index."""
 
     def add(
         self,
@@ -174,7 +159,7 @@ class RawCaptions:
         )
 
     def finish(self, finders: Sequence[ImageFinder], root: Path, *, where: Path | str) -> RawCaptions:
-        """Record the images beside captioned ones that have no captions.
+        """Report what is left out: captions and images without the other, and empty captions.
 
         Raises:
             DataError: no image has a caption.
@@ -190,6 +175,15 @@ class RawCaptions:
                 expected="at least one image with a caption",
                 remedy="Write captions; 'vitrail predict' needs none",
             )
+        for check, items, noun, message, remedy in (
+            ("captions-without-image", self.without_image, "image", "with captions cannot be found",
+             "Left out; add the images, or correct their names in the captions"),
+            ("images-without-captions", self.without_captions, "image", "without a caption",
+             "Left out; write captions, or move the images away"),
+            ("empty-captions", self.empty, "caption", "without a letter or digit",
+             "Left out; write them, or remove their lines"),
+        ):  # fmt: skip
+            self.findings += counted(items, "warning", check, noun, message, remedy)
         return self
 
 

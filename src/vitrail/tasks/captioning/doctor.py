@@ -138,35 +138,6 @@ def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:
         yield Finding("error", "no-test", "there is no usable test image", "Give more images with captions")
 
 
-def find_unmatched(examined: SeenCaptions) -> Iterator[Finding]:
-    """Captions without images, images without captions, and captions without words."""
-    facts = examined.dataset.facts
-    yield from counted(
-        facts.captions_without_image,
-        "warning",
-        "captions-without-image",
-        "image",
-        "with captions cannot be found",
-        "Left out; add the images, or correct their names in the captions",
-    )
-    yield from counted(
-        facts.images_without_captions,
-        "warning",
-        "images-without-captions",
-        "image",
-        "without a caption",
-        "Left out; write captions, or move the images away",
-    )
-    yield from counted(
-        facts.empty_captions,
-        "warning",
-        "empty-captions",
-        "caption",
-        "without a letter or digit",
-        "Left out; write them, or remove their lines",
-    )
-
-
 def find_uneven_numbers(examined: SeenCaptions) -> Iterator[Finding]:
     """Images with an unusual number of captions."""
     counts = Counter(len(captions) for _, _, captions, _ in examined.rows())
@@ -234,7 +205,6 @@ def find_duplicates(examined: SeenCaptions) -> Iterator[Finding]:
 CHECKS: tuple[Callable[[SeenCaptions], Iterator[Finding]], ...] = (
     find_unreadable,
     find_too_few,
-    find_unmatched,
     find_odd_captions,
     find_duplicates,
     find_uneven_numbers,

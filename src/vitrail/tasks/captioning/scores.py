@@ -12,7 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -276,29 +276,21 @@ def _similarity(hypothesis: Vector, reference: Vector) -> float:
     return sum(min(hypothesis[gram], reference[gram]) * reference[gram] for gram in shared) / norms
 
 
-class Captions(NamedTuple):
-    """The captions of a run for the test images."""
-
-    written: list[str]
-    references: list[tuple[str, ...]]
-
-
 class Bleu4(ComparisonMetric):
     """BLEU-4 with a paired bootstrap over images; as a corpus score, it has no exact test."""
 
     score = "bleu4"
     least_resamples = NUM_RESAMPLES
 
-    def read(self, folder: Path) -> Captions:
-        images = CaptionTables.from_tree(Report.load(folder / "report.json").tables).images
-        return Captions([image.caption for image in images], [image.references for image in images])
+    def read(self, folder: Path) -> CaptionTables:
+        return CaptionTables.from_tree(Report.load(folder / "report.json").tables)
 
     def resample(
-        self, runs: Sequence[Captions], num_resamples: int
+        self, runs: Sequence[CaptionTables], num_resamples: int
     ) -> Float64[np.ndarray, " {num_resamples}"]:
         """Return the BLEU-4 of some runs on each resample, from 0 to 1."""
-        written = [plain_captions(run.written) for run in runs]
-        streams = reference_streams([plain_captions(texts) for texts in runs[0].references])
+        written = [plain_captions([image.caption for image in run.images]) for run in runs]
+        streams = reference_streams([plain_captions(image.references) for image in runs[0].images])
         return resample_corpus(caption_bleu(4), written, streams, num_resamples) / 100
 
 

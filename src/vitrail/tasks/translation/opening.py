@@ -55,22 +55,8 @@ def open_pairs(source: str | os.PathLike[str], *, settings: PairDataSettings | N
     text = os.fspath(source)
     if settings is None:
         settings = PairDataSettings(source=text)
-    raw, format_name = _read(text, settings.languages)
-    return _divide(text, raw, format_name, settings)
-
-
-def recognises(source: str) -> int:
-    """Return how surely a source is parallel text, by a cheap look; 0 if not."""
-    if source.startswith(HUB_PREFIX):
-        return SURE_BY_NAME * is_of_pairs(source.removeprefix(HUB_PREFIX))
-    path = Path(source).expanduser()
-    if source.strip() and format_of(PAIR_FORMATS, path, None) is not None:
-        return SURE
-    return SURE_BY_NAME * (is_name_on_hub(source, path) and is_of_pairs(source))
-
-
-def _read(text: str, wanted: Languages | None) -> tuple[RawPairs, str]:
-    return locate(
+    wanted = settings.languages
+    raw, format_name = locate(
         text,
         read=lambda path: _read_path(path, wanted),
         read_by_name=lambda name: read_by_name(name, wanted),
@@ -81,6 +67,28 @@ def _read(text: str, wanted: Languages | None) -> tuple[RawPairs, str]:
             "corpus/train.en and corpus/train.de), or a Hugging Face name (hf:owner/name)",
         ),
     )
+    divided = divide(
+        raw.splits,
+        raw.findings,
+        settings,
+        empty=PairSplit((), (), ()),
+        hold_out=lambda train, fraction, seed, max_held: split_by_text(
+            train.sources, fraction, seed=seed, max_held=len(train) if max_held is None else max_held
+        ),
+        things="pairs",
+        max_test=MAX_TEST,
+    )
+    return PairDataset(source=text, format=format_name, languages=raw.languages, **vars(divided))
+
+
+def recognises(source: str) -> int:
+    """Return how surely a source is parallel text, by a cheap look; 0 if not."""
+    if source.startswith(HUB_PREFIX):
+        return SURE_BY_NAME * is_of_pairs(source.removeprefix(HUB_PREFIX))
+    path = Path(source).expanduser()
+    if source.strip() and format_of(PAIR_FORMATS, path, None) is not None:
+        return SURE
+    return SURE_BY_NAME * (is_name_on_hub(source, path) and is_of_pairs(source))
 
 
 def _read_path(path: Path, wanted: Languages | None) -> tuple[RawPairs, str] | None:
@@ -102,26 +110,6 @@ def _remedy(path: Path) -> str:
     if path.is_file() and path.suffix:
         return f"If it is one side of two, put the other beside it: {path.stem}.en and {path.stem}.de"
     return "Name the two files of a text by their languages, such as train.en and train.de"
-
-
-def _divide(source: str, raw: RawPairs, format_name: str, settings: PairDataSettings) -> PairDataset:
-    divided = divide(
-        raw.splits,
-        raw.findings,
-        settings,
-        empty=PairSplit((), (), ()),
-        hold_out=lambda train, fraction, seed, max_held: split_by_text(
-            train.sources, fraction, seed=seed, max_held=len(train) if max_held is None else max_held
-        ),
-        things="pairs",
-        max_test=MAX_TEST,
-    )
-    return PairDataset(
-        source=source,
-        format=format_name,
-        languages=raw.languages,
-        **vars(divided),
-    )
 
 
 def split_by_text(
