@@ -120,7 +120,7 @@ class Reciting(nn.Module):
 
     def start(self, cells: Tensor) -> ScriptState:
         is_dog = cells[:, 0, 0] < 0
-        dog, cat = torch.tensor([4, 5, 7, 2, 2]), torch.tensor([4, 6, 6, 6, 6])
+        dog, cat = torch.tensor([4, 5, 7] + 30 * [2]), torch.tensor([4] + 32 * [6])
         return ScriptState(torch.where(is_dog[:, None], dog, cat))
 
     def step(self, tokens: Tensor, state: ScriptState) -> tuple[Tensor, ScriptState]:
