@@ -34,7 +34,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
 
-    from vitrail.studies.faithfulness import faithfulness, header, table_rows, write_faithfulness
+    from vitrail.studies.faithfulness import faithfulness, faithfulness_table, write_faithfulness
 
     arguments.output.mkdir(parents=True, exist_ok=True)
     for run in arguments.runs:
@@ -50,8 +50,9 @@ def main() -> None:
                 seed=arguments.seed,
             )
             rows, columns = found.grid
-            print(f"{run.name}: {found.num_images} images, {rows} x {columns} cells, covered by {filling}")
-            for row in [header(found), *table_rows(found)]:
+            print(f"{run.name}: {found.num_images} images, {rows} x {columns} patches, covered by {filling}")
+            header, cells = faithfulness_table(found)
+            for row in [header, *cells]:
                 print("  " + "  ".join(f"{cell:26}" for cell in row).rstrip(), flush=True)
             page = arguments.output / f"{run.name}-{filling}.html"
             write_faithfulness(page, found, title=f"Faithfulness of explanations: {run.name}")

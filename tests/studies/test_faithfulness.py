@@ -17,7 +17,12 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.interpret.perturbation import Faithfulness
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.studies.faithfulness import faithfulness, measure_faithfulness, table_rows, write_faithfulness
+from vitrail.studies.faithfulness import (
+    faithfulness,
+    faithfulness_table,
+    measure_faithfulness,
+    write_faithfulness,
+)
 from vitrail.studies.merging import merging_png, token_merging_curve
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.evaluating import evaluate
@@ -101,13 +106,14 @@ def test_the_page_has_both_plots_and_a_row_for_each_method(found, tmp_path):
     assert page.count("<svg") == 2
     assert "Test of &lt;runs&gt;" in page
     assert "5 images, 1 x 2 patches" in page
-    assert [row[0] for row in table_rows(found)] == ["class relevance", "attention", "random order"]
-    for row in table_rows(found):
+    _, rows = faithfulness_table(found)
+    assert [row[0] for row in rows] == ["class relevance", "attention", "random order"]
+    for row in rows:
         assert all(cell in page for cell in row if cell)
 
 
 def test_a_method_is_not_held_against_itself(found):
-    rows = {row[0]: row for row in table_rows(found)}
+    rows = {row[0]: row for row in faithfulness_table(found)[1]}
     assert rows["random order"][2] == ""
     assert rows["attention"][3] == ""
     assert rows["class relevance"][3].startswith("-0.")

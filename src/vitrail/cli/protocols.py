@@ -51,16 +51,9 @@ def calibrate(
 
     check_picture_path(output)
     found = measure(run, data, split=split, fit_on=fit_on)
-    write_calibration(
-        output,
-        found.before,
-        found.after,
-        temperature=found.temperature,
-        title=f"Calibration of {Path(run).name}",
-        signature="|".join(f"{name}:{value}" for name, value in found.signature.items()),
-    )
+    write_calibration(output, found, title=f"Calibration of {Path(run).name}")
     if json:
-        terminal.show_json(found.to_json())
+        terminal.show_json(found.model_dump(mode="json"))
     else:
         show_calibration(found)
         terminal.show_lines([str(output)])

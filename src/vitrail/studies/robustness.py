@@ -13,7 +13,6 @@ from PIL import Image
 
 from vitrail import __version__
 from vitrail.core.config import Config
-from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
 from vitrail.data.corruptions import CORRUPTIONS, GROUPS, SEVERITIES, CorruptedSource, corrupt, nearest_side
 from vitrail.data.corruptions.weather import frost_folder
@@ -21,9 +20,10 @@ from vitrail.data.findings import number_of
 from vitrail.data.source import ImageSource
 from vitrail.data.stream import SampleSource
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.report.page import picture_uri, section, table, tiles, write_page
-from vitrail.report.pictures import check_picture_path, frame, to_png, white_figure
-from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure
+from vitrail.report.page import picture_uri, section, table, tiles
+from vitrail.report.plots import COLOURS
+from vitrail.report.tiles import Inks
+from vitrail.studies.panels import Panel, join_panels, write_panels
 from vitrail.studies.probing import OnProgress
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.objective import LogitsEvaluator
@@ -163,10 +163,9 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 STYLE = (
-    ".pair,.strip{display:flex;flex-wrap:wrap;gap:14px}.pair svg{max-width:100%;height:auto}"
+    ".strip{display:flex;flex-wrap:wrap;gap:14px}"
     ".strip figure{margin:0;width:120px}.strip img{width:120px;height:auto;image-rendering:auto}"
 )
-NOTE = "Error rate by severity; severity 0 is the clean image."
 
 
 class Example(NamedTuple):
@@ -178,46 +177,37 @@ class Example(NamedTuple):
     """Uint8 ``3 height width``."""
 
 
-def table_header(found: Robustness) -> list[str]:
-    """Return the column names."""
-    severities = [str(severity) for severity in found.corruptions[0].errors]
-    return ["corruption", *severities, "mean", *(["CE", "rel. CE"] if found.reference else [])]
-
-
-def table_rows(found: Robustness) -> list[list[str]]:
-    """Return the rows: errors in percent, by group, then the means."""
+def robustness_table(found: Robustness) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows: errors in percent, by group, then the means."""
+    severities = list(map(str, found.corruptions[0].errors))
+    columns = ["CE", "rel. CE"] if found.reference else []
     rows = [
         [
             row.name.replace("_", " "),
-            *(_percent(error) for error in row.errors.values()),
-            _percent(row.mean),
-            *(
-                [_percent(row.corruption_error), _percent(row.relative_corruption_error)]
-                if found.reference
-                else []
-            ),
+            *map(_percent, (*row.errors.values(), row.mean)),
+            *map(_percent, (row.corruption_error, row.relative_corruption_error)[: len(columns)]),
         ]
         for row in found.corruptions
     ]
-    blank = [""] * len(found.corruptions[0].errors)
-    ratios = [_percent(found.mean_corruption_error), _percent(found.relative_mean_corruption_error)]
-    rows.append(["mean", *blank, _percent(found.mean_error), *(ratios if found.reference else [])])
-    return rows
+    ratios = (found.mean_corruption_error, found.relative_mean_corruption_error)[: len(columns)]
+    rows.append(["mean", *[""] * len(severities), *map(_percent, (found.mean_error, *ratios))])
+    return ["corruption", *severities, "mean", *columns], rows
 
 
 def write_robustness(path: Path, found: Robustness, examples: Sequence[Example], *, title: str) -> None:
     """Write a page with curves, table and examples, or the curves alone if the name ends in .png.
+
     Raises:
         ConfigError: the name ends otherwise.
         CheckpointError: the disk is full or not writable; a former file is as it was.
     """
-    check_picture_path(path)
-    if path.suffix.lower() == ".png":
-        atomic_write(path, _png(found, title=title))
-        return
-    signature = "|".join(f"{name}:{value}" for name, value in found.signature.items())
-    header = table_header(found)
-    panels = "".join(_panel(name, found.clean, rows) for name, rows in _groups(found).items())
+    by_group = {name: [row for row in found.corruptions if row.group == name] for name in GROUPS}
+    panels = [
+        Panel(f"errors under {name}", name, ("severity", "errors, %"), partial(_draw, found.clean, rows))
+        for name, rows in by_group.items()
+        if rows
+    ]
+    header, cells = robustness_table(found)
     strip = "".join(
         f'<figure><img alt="" src="{picture_uri(picture, longest=240)}">'
         f'<figcaption class="soft small">{escape(example.name.replace("_", " "))}</figcaption></figure>'
@@ -225,17 +215,17 @@ def write_robustness(path: Path, found: Robustness, examples: Sequence[Example],
         for picture in [Image.fromarray(example.pixels.transpose(1, 2, 0))]
     )
     body = (
-        f'<h1>{escape(title)}</h1><p class="soft small">{escape(signature)}</p>'
-        + tiles(_headlines(found))
-        + section("Errors", f'<div class="pair">{panels}</div>', NOTE)
+        tiles(_headlines(found))
+        + section("Errors", join_panels(panels), "Error rate by severity; severity 0 is the clean image.")
         + section(
             "All figures in percent",
-            table(header, table_rows(found), frozenset(range(1, len(header)))),
+            table(header, cells, frozenset(range(1, len(header)))),
             _reference_note(found),
         )
-        + section("One image at severity 3", f'<div class="strip">{strip}</div>')
+        + section(f"One image at severity {EXAMPLE_SEVERITY}", f'<div class="strip">{strip}</div>')
     )
-    write_page(path, title=title, body=body, style=STYLE)
+    signature = "|".join(f"{name}:{value}" for name, value in found.signature.items())
+    write_panels(path, panels, title=title, subtitle=signature, body=body, style=STYLE)
 
 
 def _headlines(found: Robustness) -> list[tuple[str, str, str]]:
@@ -258,20 +248,7 @@ def _reference_note(found: Robustness) -> str:
     )
 
 
-def _groups(found: Robustness) -> dict[str, list[CorruptionErrors]]:
-    by_group = {name: [row for row in found.corruptions if row.group == name] for name in GROUPS}
-    return {name: rows for name, rows in by_group.items() if rows}
-
-
-def _panel(name: str, clean: float, rows: list[CorruptionErrors]) -> str:
-    figure, axes = new_figure("severity", "errors, %", size=(4.2, 3.0))
-    _draw(axes, clean, rows)
-    axes.set_title(name, color=SOFT, fontsize=10)
-    axes.legend(frameon=False, labelcolor=INK, fontsize=7.5)
-    return inline_svg(figure, f"errors under {name}")
-
-
-def _draw(axes: Axes, clean: float, rows: list[CorruptionErrors]) -> None:
+def _draw(clean: float, rows: Sequence[CorruptionErrors], axes: Axes, inks: Inks) -> None:
     for colour, row in zip(COLOURS, rows, strict=False):
         axes.plot(
             [0, *row.errors],
@@ -284,18 +261,7 @@ def _draw(axes: Axes, clean: float, rows: list[CorruptionErrors]) -> None:
         )
     axes.set_xticks(range(6))
     axes.set_ylim(0, 102)
-
-
-def _png(found: Robustness, *, title: str) -> bytes:
-    groups = _groups(found)
-    figure = white_figure(3.1 * len(groups), 3.4, title)
-    panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
-    for axes, (name, rows) in zip(panels, groups.items(), strict=True):
-        _draw(axes, found.clean, rows)
-        axes.set_title(name, fontsize=9)
-        frame(axes, "severity", "errors, %" if axes is panels[0] else "")
-        axes.legend(frameon=False, fontsize=7.5)
-    return to_png(figure)
+    axes.legend(frameon=False, labelcolor=inks.ink, fontsize=7.5)
 
 
 def _percent(value: float | None) -> str:
@@ -358,43 +324,25 @@ def measure_robustness(
             expected="one corruption or more, and severities from 1 to 5",
             remedy="Leave both out for all of them",
         )
-    measure = partial(
-        _measure,
-        source=source,
-        names=names,
-        severities=tuple(sorted(set(severities))),
-        split=split,
-        num_images=num_images,
-        seed=seed,
-        batch_size=batch_size,
-        on_progress=on_progress,
-    )
+    severities = tuple(sorted(set(severities)))
     loaded = load_classifier(run)
     against: ReferenceErrors | None = None
     if reference is not None and str(reference).lower() == PUBLISHED_REFERENCE:
-        against = _published(loaded, str(source), split, tuple(sorted(set(severities))))
+        against = _published(loaded, str(source), split, severities)
     elif reference is not None:
-        other = measure(reference, load_classifier(reference), None).robustness
-        against = ReferenceErrors(
-            Path(reference).name, other.clean, {row.name: row.mean for row in other.corruptions}
-        )
-    return measure(run, loaded, against)
-
-
-def _measure(
-    run: str | Path,
-    loaded: LoadedModel,
-    reference: ReferenceErrors | None,
-    *,
-    source: str | Path,
-    names: tuple[str, ...],
-    severities: tuple[int, ...],
-    split: str,
-    num_images: int | None,
-    seed: int,
-    batch_size: int | None,
-    on_progress: OnProgress | None,
-) -> Measured:
+        other = measure_robustness(
+            reference,
+            source,
+            corruptions=names,
+            severities=severities,
+            split=split,
+            num_images=num_images,
+            seed=seed,
+            batch_size=batch_size,
+            on_progress=on_progress,
+        ).robustness
+        means = {row.name: row.mean for row in other.corruptions}
+        against = ReferenceErrors(Path(reference).name, other.clean, means)
     scoring = open_scoring(run, loaded, source, split)
     whole = scoring.source
     assert isinstance(whole, ImageSource), "a classifier is scored on images"
@@ -437,14 +385,18 @@ def _measure(
         "corruptions": f"{len(names)} at severities {','.join(map(str, severities))}, "
         f"settings for {nearest_side(side)} px",
         "frost": "drawn" if frost_folder() is None else "published pictures",
-        "reference": "none" if reference is None else reference.name,
+        "reference": "none" if against is None else against.name,
         "precision": precision,
         "vitrail": __version__,
     }
     if split == "test":
         signature |= sign_incomplete(str(source), len(images))
-    found = summarise(clean, errors, reference=reference, signature=signature)
-    return Measured(found, _examples(images, names))
+    pixels = images.load(0, None).image
+    examples = [Example("without", pixels.numpy())]
+    examples += [
+        Example(name, corrupt(pixels, CORRUPTIONS[name], EXAMPLE_SEVERITY, seed=0).numpy()) for name in names
+    ]
+    return Measured(summarise(clean, errors, reference=against, signature=signature), tuple(examples))
 
 
 def _published(loaded: LoadedModel, source: str, split: str, severities: tuple[int, ...]) -> ReferenceErrors:
@@ -460,11 +412,3 @@ def _published(loaded: LoadedModel, source: str, split: str, severities: tuple[i
             remedy="Name the benchmark, or give another run as the reference",
         )
     return ALEXNET
-
-
-def _examples(images: ImageSource, names: Sequence[str]) -> tuple[Example, ...]:
-    pixels = images.load(0, None).image
-    damaged = [
-        Example(name, corrupt(pixels, CORRUPTIONS[name], EXAMPLE_SEVERITY, seed=0).numpy()) for name in names
-    ]
-    return (Example("without", pixels.numpy()), *damaged)

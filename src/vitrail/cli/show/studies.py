@@ -76,10 +76,10 @@ def show_probe(report: Report) -> None:
 
 def show_robustness(found: Robustness) -> None:
     """Print the errors under each corruption in percent, the means, and the signature."""
-    from vitrail.studies.robustness import table_header, table_rows
+    from vitrail.studies.robustness import robustness_table
 
     show_lines([f"errors on clean images: {100 * found.clean:.1f} %; on corrupted ones, by severity:"])
-    show_table(table_header(found), table_rows(found), width=MAX_WIDTH)
+    show_table(*robustness_table(found), width=MAX_WIDTH)
     show_signature(found.signature)
 
 
@@ -118,9 +118,10 @@ def show_images_done(total: int) -> Iterator[Callable[[int], None]]:
 
 def show_faithfulness(found: Faithfulness) -> None:
     """Print one row per method, lowest deletion first, with 95 % intervals below."""
-    from vitrail.studies.faithfulness import header, table_rows
+    from vitrail.studies.faithfulness import faithfulness_table
 
-    show_table(header(found), [[row[0], *map(on_two_lines, row[1:])] for row in table_rows(found)])
+    header, rows = faithfulness_table(found)
+    show_table(header, [[row[0], *map(on_two_lines, row[1:])] for row in rows])
     Console().print("deletion: lower is better; insertion: higher is better", style="dim")
 
 

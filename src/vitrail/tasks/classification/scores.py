@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
@@ -11,6 +12,10 @@ from torch import Tensor
 
 from vitrail.core.config import Config
 from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure, opacity_of_count
+from vitrail.report.tiles import Inks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 CALIBRATION_BINS = 15  # Guo et al. 2017, On Calibration of Modern Neural Networks, section 4
 NORMAL_QUANTILE_95 = 1.959963984540054  # two-sided 95 % of the standard normal distribution
@@ -316,9 +321,15 @@ def fit_temperature(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"
 def reliability_plot(name: str, bins: Sequence[CalibrationBin]) -> str:
     """Plot accuracy against confidence (reliability diagram)."""
     figure, axes = new_figure("confidence", "accuracy")
+    draw_reliability(bins, axes, Inks(INK, SOFT))
+    return inline_svg(figure, name)
+
+
+def draw_reliability(bins: Sequence[CalibrationBin], axes: Axes, inks: Inks) -> None:
+    """Draw a reliability diagram; the opacity shows how many images each bin has."""
     filled = [entry for entry in bins if entry.count]
     most = max((entry.count for entry in filled), default=1)
-    axes.plot([0, 1], [0, 1], color=SOFT, linewidth=1, linestyle="--", label="calibrated")
+    axes.plot([0, 1], [0, 1], color=inks.soft, linewidth=1, linestyle="--", label="calibrated")
     for entry in filled:
         axes.bar(
             (entry.lower + entry.upper) / 2,
@@ -338,5 +349,4 @@ def reliability_plot(name: str, bins: Sequence[CalibrationBin]) -> str:
     )
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.02)
-    axes.legend(frameon=False, labelcolor=INK, loc="upper left")
-    return inline_svg(figure, name)
+    axes.legend(frameon=False, labelcolor=inks.ink, loc="upper left")
