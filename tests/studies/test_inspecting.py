@@ -88,7 +88,7 @@ def test_a_saved_model_without_data_shows_its_weights_alone(saved: Path) -> None
     found = inspect_learned(saved)
 
     assert found.filters is not None
-    assert found.filters.kernels.shape == (11, 3, 2, 2)  # twelve filters about their mean
+    assert (found.filters.weights.shape, found.filters.is_patch_embedding) == ((12, 3, 2, 2), True)
     assert found.positions[0].grid == (6, 4)
     assert found.heads is None
     assert "does not say what it was trained on" in found.left_out["Head similarity"]
@@ -137,7 +137,7 @@ def test_a_translator_has_no_filters_and_one_that_learns_positions_shows_them(tm
     found = inspect_learned(tmp_path / "model")
 
     assert "Filters" in found.left_out
-    assert [each.similarity.shape for each in found.positions] == [(40, 40)] * len(found.positions)
+    assert [len(each.table) for each in found.positions] == [40] * len(found.positions)
     assert found.positions
 
 

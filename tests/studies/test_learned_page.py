@@ -12,8 +12,9 @@ from PIL import Image
 
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.heads import HeadGroup, LayerHeads
-from vitrail.interpret.learned import BiasTable, DrawnFilters, DrawnPositions, HeadFindings, Learned
+from vitrail.interpret.learned import BiasTable, Filters, PositionTable
 from vitrail.report.tiles import as_colours, set_in_rows, spread_places
+from vitrail.studies.inspecting import HeadFindings, Learned
 from vitrail.studies.learned_page import layer_rows, layer_table, list_panels, measured_on, write_learned
 
 
@@ -37,8 +38,8 @@ def found() -> Learned:
     )
     return Learned(
         model="vit_<tiny>",
-        filters=DrawnFilters("stem", torch.randn(9, 3, 2, 2), torch.full((9,), 0.1), 12),
-        positions=(DrawnPositions("positions", (2, 3), torch.eye(6)),),
+        filters=Filters("stem", torch.randn(9, 3, 2, 2), True),
+        positions=(PositionTable("positions", torch.eye(6), (2, 3)),),
         biases=(
             BiasTable("blocks.0", torch.randn(2, 3, 5)),
             BiasTable("blocks.1", torch.randn(4, 3, 5)),
@@ -52,8 +53,8 @@ def test_the_page_has_every_panel_the_layers_and_what_is_left_out(found: Learned
     (written,) = write_learned(tmp_path / "out.html", found, title="About <it>")
     page = written.read_text()
 
-    assert page.count("<svg") == len(list_panels(found)) == 7
-    for text in ("About &lt;it&gt;", "vit_&lt;tiny&gt;", "validation images of &lt;photos&gt;", "90% of"):
+    assert page.count("<svg") == sum(len(group.panels) for group in list_panels(found)) == 7
+    for text in ("About &lt;it&gt;", "vit_&lt;tiny&gt;", "validation images of &lt;photos&gt;", "100% of"):
         assert text in page
     assert "Moon, Stars" in page
     assert page.count("there is &lt;none&gt;") == 1
@@ -79,7 +80,7 @@ def test_columns_that_are_empty_in_all_layers_are_left_out(found: Learned) -> No
     assert found.heads is not None
     words = replace(found.heads, layers=found.heads.layers[2:])
 
-    assert layer_table(found.heads)[0][3:] == ["distance, px", "entropy / largest", "entropy, nats"]
+    assert layer_table(found.heads)[0][3:] == ["distance, px", "entropy (1 = even)", "entropy, nats"]
     assert layer_table(words) == (
         ["layer", "name", "heads", "entropy, nats"],
         [["0", "decoder.0.cross_attention", "1", "0.00"]],

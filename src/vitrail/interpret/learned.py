@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -11,7 +9,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.interpret.heads import HeadGroup, LayerHeads
 from vitrail.nn.convolution import KERNEL_EPS, NormedConvolution, StandardisedConvolution
 from vitrail.nn.feature_pyramid import LayerNormedConvolution
 from vitrail.nn.patches import PatchEmbed
@@ -74,8 +71,8 @@ def position_similarity(table: Float[Tensor, "positions dim"]) -> Float[Tensor, 
     return normed @ normed.T
 
 
-class FirstFilters(NamedTuple):
-    """The weights of the first layer."""
+class Filters(NamedTuple):
+    """The weights of the first layer over pixels."""
 
     layer: str
     weights: Float[Tensor, "filters channels height width"]
@@ -114,7 +111,7 @@ OTHER_POSITIONS: dict[tuple[type[nn.Module], ...], str] = {
 }
 
 
-def find_filters(model: nn.Module, *, num_channels: int = 3) -> FirstFilters | None:
+def find_filters(model: nn.Module, *, num_channels: int = 3) -> Filters | None:
     """Return the first filters over pixels, None if no layer reads an image.
 
     Args:
@@ -123,7 +120,7 @@ def find_filters(model: nn.Module, *, num_channels: int = 3) -> FirstFilters | N
     for name, module in model.named_modules():
         weights = _filters_of(module)
         if weights is not None and weights.shape[1] == num_channels:
-            return FirstFilters(name, weights.detach().float(), _reads_patches(module))
+            return Filters(name, weights.detach().float(), _reads_patches(module))
     return None
 
 
@@ -178,64 +175,3 @@ def _filters_of(module: nn.Module) -> Tensor | None:
         weights = F.layer_norm(module.weight, module.weight.shape[1:], eps=KERNEL_EPS)
         return weights.permute(0, 3, 1, 2)
     return None
-
-
-@dataclass(frozen=True)
-class DrawnFilters:
-    """Filters over pixels."""
-
-    layer: str
-    kernels: Float[Tensor, "filters channels height width"]
-    """Principal components, or the filters themselves."""
-    shares: Float[Tensor, " filters"] | None
-    """Explained variance of each component; None for filters."""
-    num_filters: int
-    """Number of filters in the layer."""
-
-
-@dataclass(frozen=True)
-class DrawnPositions:
-    """Similarity of learned positions."""
-
-    layer: str
-    grid: tuple[int, int] | None
-    """Rows and columns; None for a sequence."""
-    similarity: Float[Tensor, "positions positions"]
-    """Cosine similarities."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadFindings:
-    """Statistics of attention heads over samples."""
-
-    layers: tuple[LayerHeads, ...]
-    """In order of execution."""
-    groups: tuple[HeadGroup, ...]
-    """Similarities of heads in layers that attend over the same tokens."""
-    num_samples: int
-    """Number of measured samples."""
-    origin: str
-    """Description of the samples: "validation images of photos/"."""
-    num_unreadable: int = 0
-    """Number of unreadable samples."""
-    not_measured: tuple[str, ...] = ()
-    """Layers whose weights do not sum to one, and thus are not attention over one set of tokens."""
-    image_size: tuple[int, int] | None = None
-    """Image height and width; None if they vary, or there are no images."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Learned:
-    """All findings about a model."""
-
-    model: str
-    filters: DrawnFilters | None
-    """Of the first layer."""
-    positions: tuple[DrawnPositions, ...]
-    """Every table of learned positions."""
-    biases: tuple[BiasTable, ...]
-    """Every layer with relative position biases over a grid."""
-    heads: HeadFindings | None
-    """All attention layers."""
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    """What is not drawn, with the reason."""

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.stream import SampleSource
 from vitrail.engines.loading import load_any
 from vitrail.interpret import has_attention
-from vitrail.interpret.heads import HeadMeter
+from vitrail.interpret.heads import HeadGroup, HeadMeter, LayerHeads
 from vitrail.interpret.learned import (
-    DrawnFilters,
-    DrawnPositions,
-    HeadFindings,
-    Learned,
+    BiasTable,
+    Filters,
+    PositionTable,
     find_biases,
     find_filters,
     find_positions,
-    position_similarity,
-    principal_filters,
     why_no_positions,
 )
 from vitrail.models.checkpoint import LoadedModel
@@ -34,8 +29,39 @@ from vitrail.tasks.registry import task_of_model
 from vitrail.train.machine import inspect_machine
 
 NUM_SAMPLES = 128  # Dosovitskiy et al. 2021, appendix D.7
-NUM_FILTERS = 64  # of a convolution, drawn as they are
 HEAD_PANELS = ("Attention distance", "Head entropy", "Head similarity")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadFindings:
+    """Statistics of attention heads over samples."""
+
+    layers: tuple[LayerHeads, ...]
+    """In order of execution."""
+    groups: tuple[HeadGroup, ...]
+    """Similarities of heads in layers that attend over the same tokens."""
+    num_samples: int
+    """Number of measured samples."""
+    origin: str
+    """Description of the samples: "validation images of photos/"."""
+    num_unreadable: int = 0
+    not_measured: tuple[str, ...] = ()
+    """Layers whose weights do not sum to one, and thus are not attention over one set of tokens."""
+    image_size: tuple[int, int] | None = None
+    """Image height and width; None if they vary, or there are no images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """All findings about a model."""
+
+    model: str
+    filters: Filters | None
+    positions: tuple[PositionTable, ...]
+    biases: tuple[BiasTable, ...]
+    heads: HeadFindings | None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """What is not drawn, with the reason."""
 
 
 def inspect_learned(
@@ -68,16 +94,13 @@ def inspect_learned(
         raise ConfigError(f"{count} samples were to be drawn", expected="1 or more", remedy="Draw 128")
     loaded = load_any(run)
     model, left_out = loaded.model, {}
-    filters = _draw_filters(model)
+    channels = getattr(getattr(model, "config", None), "num_channels", 3)
+    filters = find_filters(model, num_channels=channels)
     if filters is None:
         left_out["Filters"] = "no layer of this model reads pixels"
-    positions = tuple(
-        DrawnPositions(each.layer, each.grid, position_similarity(each.table))
-        for each in find_positions(model)
-    )
+    positions = tuple(find_positions(model))
     if not positions:
         left_out["Position embeddings"] = f"this model has no learned ones: {why_no_positions(model)}"
-    heads: HeadFindings | str
     samples = _find_samples(run, loaded, data)
     heads = samples if isinstance(samples, str) else _measure_heads(loaded, *samples, count, seed, on_sample)
     left_out |= _missing_panels(heads)
@@ -89,30 +112,13 @@ def inspect_learned(
         heads=heads if isinstance(heads, HeadFindings) else None,
         left_out=left_out,
     )
-    _refuse_nothing(run, found)
-    return found
-
-
-def _refuse_nothing(run: str | Path, found: Learned) -> None:
-    """Raise with all reasons if nothing can be shown."""
     if found.filters is None and not (found.positions or found.biases or found.heads):
         raise ConfigError(
-            f"{run} holds a {found.model}: " + "; ".join(dict.fromkeys(found.left_out.values())),
+            f"{run} holds a {found.model}: " + "; ".join(dict.fromkeys(left_out.values())),
             expected="a model with filters over pixels, learned positions or attention",
             remedy="Choose a ViT, Swin, PVT, MViT, CLIP, a Transformer or another model with one of these",
         )
-
-
-def _draw_filters(model: nn.Module) -> DrawnFilters | None:
-    """Return the principal components of a patch embedding, or the first filters of a convolution."""
-    channels = getattr(getattr(model, "config", None), "num_channels", 3)
-    first = find_filters(model, num_channels=channels)
-    if first is None:
-        return None
-    if not first.is_patch_embedding:
-        return DrawnFilters(first.layer, first.weights[:NUM_FILTERS], None, len(first.weights))
-    principal = principal_filters(first.weights)
-    return DrawnFilters(first.layer, principal.components, principal.shares, len(first.weights))
+    return found
 
 
 def _missing_panels(heads: HeadFindings | str) -> dict[str, str]:
@@ -135,13 +141,21 @@ def _find_samples(run: str | Path, loaded: LoadedModel, data: str | None) -> tup
     """Return the data to measure heads on, or why there is none; given data must be usable."""
     if not has_attention(loaded.model):
         return "this model has no attention"
+    task = task_of_model(loaded)
     if data is not None:
-        return task_of_model(loaded).sample_data(loaded, data)
+        return task.sample_data(loaded, data)
+    trained = trained_experiment(run)
+    if trained is None:
+        return f"{run} does not say what it was trained on, and no data was named with --data"
+    source = trained.data.source
     try:
-        own = _own_samples(run, loaded)
+        scoring = task.score(loaded, task.open(trained.data), "validation")
+        reason = "" if len(scoring.source) else f"{source} has an empty validation split"
     except DataError as error:
-        return f"the data of its training cannot be used, and none was named with --data: {error.given}"
-    return own or f"{run} does not say what it was trained on, and no data was named with --data"
+        reason = error.given
+    if reason:
+        return f"the data of its training cannot be used, and none was named with --data: {reason}"
+    return scoring, f"validation {task.samples} of {source}"
 
 
 def _measure_heads(
@@ -160,8 +174,10 @@ def _measure_heads(
     # Padding would count as words.
     meter = HeadMeter(over_images_only=task.has_several_texts)
     unreadable, sizes = 0, set()
-    for sample in _load(scoring.source, order):
-        if sample is None:
+    for index in order:
+        try:
+            sample = scoring.source.load(index, None)
+        except DataError:
             unreadable += 1
             continue
         batch = scoring.objective.collate([sample], None).to(device)
@@ -191,30 +207,3 @@ def _measure_heads(
         not_measured=tuple(meter.left_out),
         image_size=sizes.pop() if len(sizes) == 1 and has_patches else None,
     )
-
-
-def _load(source: SampleSource, order: list[int]) -> Iterator[Any]:
-    """Load samples one by one; None stands for an unreadable one."""
-    for index in order:
-        try:
-            yield source.load(index, None)
-        except DataError:
-            yield None
-
-
-def _own_samples(run: str | Path, loaded: LoadedModel) -> tuple[Scoring, str] | None:
-    """Open the validation split of a run's data, divided as in training; None where it is unknown."""
-    trained = trained_experiment(run)
-    if trained is None:
-        return None
-    task = task_of_model(loaded)
-    source = trained.data.source
-    dataset = task.open(trained.data)
-    scoring = task.score(loaded, dataset, "validation")
-    if not len(scoring.source):
-        raise DataError(
-            f"{source} has an empty validation split",
-            expected="at least one sample",
-            remedy="Name other data with --data",
-        )
-    return scoring, f"validation {task.samples} of {source}"

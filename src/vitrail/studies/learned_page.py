@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from html import escape
 from itertools import cycle
 from pathlib import Path
@@ -14,10 +14,15 @@ import numpy as np
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.heads import SIMILAR_QUERIES, HeadGroup, LayerHeads
-from vitrail.interpret.learned import BiasTable, DrawnFilters, DrawnPositions, HeadFindings, Learned
+from vitrail.interpret.learned import (
+    BiasTable,
+    Filters,
+    PositionTable,
+    position_similarity,
+    principal_filters,
+)
 from vitrail.report.page import section, table, write_page
-from vitrail.report.pictures import frame, to_png, white_figure
-from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure
+from vitrail.report.plots import COLOURS
 from vitrail.report.tiles import (
     Inks,
     as_colours,
@@ -28,12 +33,13 @@ from vitrail.report.tiles import (
     show_tiles,
     spread_places,
 )
+from vitrail.studies.inspecting import HeadFindings, Learned
+from vitrail.studies.panels import Panel, panels_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PAGE_NAME = "learned.html"  # in a folder
-ON_WHITE = Inks("#1b1f27", "#5c6675")
 STYLE = """.sections{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:18px}
 .sections section{margin:0}.wide{grid-column:1/-1}
 .panels{display:flex;flex-wrap:wrap;gap:22px;align-items:flex-start}
@@ -76,21 +82,24 @@ def write_learned(path: Path, found: Learned, *, title: str) -> list[Path]:
         CheckpointError: the disk is full or not writable; former files are as they were.
     """
     check_learned_path(path)
-    panels = list_panels(found)
+    groups = list_panels(found)
     if path.suffix.lower() == ".png":
-        atomic_write(path, _png_of_all(panels, title))
+        first = [group.in_picture(group.panels[0]) for group in groups]
+        atomic_write(path, panels_png(first, columns=3, tile=(4.8, 3.9), title=title))
         return [path]
     if path.suffix:
-        _write_page(path, found, panels, title)
+        _write_page(path, found, groups, title)
         return [path]
     path.mkdir(parents=True, exist_ok=True)
-    _write_page(path / PAGE_NAME, found, panels, title)
-    pictures = {path / f"{panel.key}.png": panel for panel in panels}
-    for picture, panel in pictures.items():
-        figure = white_figure(panel.size[0] + 0.3, panel.size[1] + 0.4, "")
-        _draw_on_white(figure.add_subplot(), panel)
-        atomic_write(picture, to_png(figure))
-    return [path / PAGE_NAME, *pictures]
+    _write_page(path / PAGE_NAME, found, groups, title)
+    written = [path / PAGE_NAME]
+    for group in groups:
+        for number, panel in enumerate(group.panels, start=1):
+            picture = path / f"{group.key}{f'-{number}' if len(group.panels) > 1 else ''}.png"
+            tile = (panel.size[0] + 0.3, panel.size[1])
+            atomic_write(picture, panels_png([group.in_picture(panel)], columns=1, tile=tile))
+            written.append(picture)
+    return written
 
 
 def layer_rows(heads: HeadFindings) -> list[list[str]]:
@@ -113,7 +122,7 @@ def layer_rows(heads: HeadFindings) -> list[list[str]]:
     ]
 
 
-LAYER_HEADER = ("layer", "name", "heads", "distance, px", "entropy / largest", "entropy, nats")
+LAYER_HEADER = ("layer", "name", "heads", "distance, px", "entropy (1 = even)", "entropy, nats")
 
 
 def layer_table(heads: HeadFindings) -> tuple[list[str], list[list[str]]]:
@@ -143,56 +152,30 @@ def reasons(found: Learned) -> list[tuple[str, str]]:
     return [(", ".join(names), f"{reason}.") for reason, names in by_reason.items()]
 
 
-def _write_page(path: Path, found: Learned, panels: list[Panel], title: str) -> None:
+def _write_page(path: Path, found: Learned, groups: list[Group], title: str) -> None:
     facts = f"{found.model}. " + (measured_on(found.heads) if found.heads is not None else "")
-    parts = [f'<h1>{escape(title)}</h1><p class="soft">{escape(facts)}</p>']
     sections = []
-    for heading in dict.fromkeys(panel.heading for panel in panels):
-        of_section = [panel for panel in panels if panel.heading == heading]
-        figures = "".join(map(_figure, of_section))
-        note = " ".join(dict.fromkeys(panel.note for panel in of_section))
-        framed = section(heading, f'<div class="panels">{figures}</div>', note)
-        sections.append(f'<div class="wide">{framed}</div>' if len(of_section) > 1 else framed)
+    for group in groups:
+        framed = section(
+            group.heading, f'<div class="panels">{"".join(map(_figure, group.panels))}</div>', group.note
+        )
+        sections.append(f'<div class="wide">{framed}</div>' if len(group.panels) > 1 else framed)
+    parts = [f'<h1>{escape(title)}</h1><p class="soft">{escape(facts)}</p>']
     parts.append(f'<div class="sections">{"".join(sections)}</div>')
     if found.heads is not None:
         header, rows = layer_table(found.heads)
         numbers = frozenset(place for place, name in enumerate(header) if name != "name")
-        parts.append(
-            section(
-                "Layers",
-                table(header, rows, numbers),
-                "The mean over heads, and the least and the most of them.",
-            )
-        )
+        note = "Mean over heads, and their range."
+        parts.append(section("Layers", table(header, rows, numbers), note))
     if found.left_out:
         parts.append(section("Not drawn", table(("", ""), reasons(found))))
     write_page(path, title=title, body="\n".join(parts), style=STYLE)
 
 
 def _figure(panel: Panel) -> str:
-    figure, axes = new_figure(*panel.labels, size=panel.size)
-    panel.draw(axes, Inks(INK, SOFT))
-    svg = inline_svg(figure, f"{panel.heading} {panel.title}".strip())
     caption = f"<figcaption>{escape(panel.title)}</figcaption>" if panel.title else ""
     wide = round(panel.size[0] * PIXELS_PER_INCH)
-    return f'<figure style="--wide:{wide}px">{svg}{caption}</figure>'
-
-
-def _png_of_all(panels: list[Panel], title: str) -> bytes:
-    """Draw the first panel of each section, in rows of three."""
-    shown = list({panel.heading: panel for panel in reversed(panels)}.values())[::-1]
-    columns = min(3, len(shown))
-    rows = -(-len(shown) // columns)
-    figure = white_figure(4.8 * columns, 3.9 * rows + 0.4, title)
-    for place, panel in enumerate(shown):
-        _draw_on_white(figure.add_subplot(rows, columns, place + 1), panel)
-    return to_png(figure)
-
-
-def _draw_on_white(axes: Axes, panel: Panel) -> None:
-    frame(axes, *panel.labels)
-    panel.draw(axes, ON_WHITE)
-    axes.set_title(panel.heading + (f"\n{panel.title}" if panel.title else ""), fontsize=10)
+    return f'<figure style="--wide:{wide}px">{panel.to_svg()}{caption}</figure>'
 
 
 def _range(values: tuple[float, ...] | None, form: str) -> str:
@@ -204,43 +187,40 @@ def _range(values: tuple[float, ...] | None, form: str) -> str:
 
 
 MAX_TILES = 14  # per side of the grid of positions, as many as of a ViT at 224 pixels
-MAX_PLACES = 128  # of a sequence; tables extend far beyond the sentences seen
+MAX_FILTERS = 64  # of a convolution, drawn as they are
+MAX_POSITIONS = 128  # of a sequence; tables extend far beyond the sentences seen
 MAX_BIAS_LAYERS = 24
 MAX_TICKS = 12  # numbered along an axis
 TILE_PX = 12  # minimum, so that gaps between small filters are narrow
 
 
-class Panel(NamedTuple):
-    """One plot."""
+class Group(NamedTuple):
+    """Plots of one section."""
 
     key: str
-    """File name without suffix."""
+    """File name without suffix and number."""
     heading: str
-    """Section heading."""
-    title: str
-    """Distinguishes it within its section; empty if alone."""
     note: str
-    """Caption, plain text, shared by the section."""
-    size: tuple[float, float]
-    """Width and height in inches."""
-    labels: tuple[str, str]
-    """Axis labels; empty for tiles."""
-    draw: Callable[[Axes, Inks], None]
-    """Draws into axes whose labels are set."""
+    """Caption, plain text."""
+    panels: list[Panel]
+    """Each titled if there are several."""
+
+    def in_picture(self, panel: Panel) -> Panel:
+        """Return a panel whose title includes the heading."""
+        return panel._replace(title="\n".join(filter(None, (self.heading, panel.title))))
 
 
-def list_panels(found: Learned) -> list[Panel]:
-    """Return all panels, in page order."""
-    panels = [] if found.filters is None else [_filters_panel(found.filters)]
-    panels += [_positions_panel(each, several=len(found.positions) > 1) for each in found.positions]
+def list_panels(found: Learned) -> list[Group]:
+    """Return all plots, in page order."""
+    groups = [] if found.filters is None else [_filters_group(found.filters)]
+    if found.positions:
+        groups.append(_positions_group(found.positions))
     if found.biases:
-        panels.append(_biases_panel(found.biases))
-    if found.heads is not None:
-        panels += _head_panels(found.heads)
-    return [panel._replace(key=_numbered(panels, place)) for place, panel in enumerate(panels)]
+        groups.append(_biases_group(found.biases))
+    return groups if found.heads is None else groups + _head_groups(found.heads)
 
 
-def series_of(layers: tuple[LayerHeads, ...]) -> dict[str, list[LayerHeads]]:
+def series_of(layers: Sequence[LayerHeads]) -> dict[str, list[LayerHeads]]:
     """Group layers by part of the model and use, such as a decoder's cross-attention.
 
     A layer's depth is its index within the group.
@@ -251,35 +231,52 @@ def series_of(layers: tuple[LayerHeads, ...]) -> dict[str, list[LayerHeads]]:
     return series
 
 
-def _filters_panel(filters: DrawnFilters) -> Panel:
-    count, channels, height, width = filters.kernels.shape
-    columns = min(7 if filters.shares is not None else 8, count)
-    rows = -(-count // columns)
-    if filters.shares is None:
-        shown = f"The first {count} of" if count < filters.num_filters else "All"
-        what = f"{shown} {filters.num_filters} filters of the first convolution, {height} x {width} pixels"
-    else:
+def _filters_group(filters: Filters) -> Group:
+    """Draw the principal components of a patch embedding, or the first filters of a convolution."""
+    total, channels, height, width = filters.weights.shape
+    if filters.is_patch_embedding:
+        kernels, shares = principal_filters(filters.weights)
+        columns = min(7, len(kernels))
         what = (
-            f"The first {count} principal components of the {filters.num_filters} patch-embedding filters, "
-            f"{height} x {width} pixels; they hold {float(filters.shares.sum()):.0%} of the filters' variance"
+            f"The first {len(kernels)} principal components of the {total} patch-embedding filters, "
+            f"{height} x {width} pixels; they hold {float(shares.sum()):.0%} of the filters' variance"
         )
+    else:
+        kernels = filters.weights[:MAX_FILTERS]
+        columns = min(8, len(kernels))
+        shown = f"The first {len(kernels)} of" if len(kernels) < total else "All"
+        what = f"{shown} {total} filters of the first convolution, {height} x {width} pixels"
+    rows = -(-len(kernels) // columns)
     colours = "" if channels == 3 else f" Its {channels} channels are averaged." * (channels > 1)
     note = f"{what} ({filters.layer}). Grey is zero; each is scaled to its own largest value.{colours}"
     factor = max(1, TILE_PX // max(height, width))
-    values = filters.kernels.double().numpy().repeat(factor, axis=2).repeat(factor, axis=3)
+    values = kernels.double().numpy().repeat(factor, axis=2).repeat(factor, axis=3)
 
     def draw(axes: Axes, inks: Inks) -> None:
         show_tiles(axes, set_in_rows(as_colours(values), columns, gap=max(1, factor * height // 8)))
 
-    return Panel("filters", "Filters", "", note, (0.62 * columns, 0.62 * rows), ("", ""), draw)
+    panel = Panel("Filters", "", ("", ""), draw, (0.62 * columns, 0.62 * rows))
+    return Group("filters", "Filters", note, [panel])
 
 
-def _positions_panel(positions: DrawnPositions, *, several: bool) -> Panel:
-    title = positions.layer if several else ""
+def _positions_group(tables: Sequence[PositionTable]) -> Group:
+    heading = "Position embeddings"
+    panels, notes = [], []
+    for each in tables:
+        title = each.layer if len(tables) > 1 else ""
+        note, panel = _positions_panel(each)
+        panels.append(panel._replace(name=f"{heading} {title}".strip(), title=title))
+        notes.append(note)
+    return Group("positions", heading, " ".join(dict.fromkeys(notes)), panels)
+
+
+def _positions_panel(positions: PositionTable) -> tuple[str, Panel]:
+    """Return the caption and the plot of one table."""
+    similarity = position_similarity(positions.table)
     if positions.grid is None:
-        shown = min(MAX_PLACES, len(positions.similarity))
-        note = f"Cosine between the embeddings of each two places of a sequence, the first {shown}."
-        values = positions.similarity[:shown, :shown].double().numpy()
+        shown = min(MAX_POSITIONS, len(similarity))
+        note = f"Cosine between the embeddings of each two positions of a sequence, the first {shown}."
+        values = similarity[:shown, :shown].double().numpy()
         labels = ("position", "position")
     else:
         rows, columns = (spread_places(length, MAX_TILES) for length in positions.grid)
@@ -287,9 +284,8 @@ def _positions_panel(positions: DrawnPositions, *, several: bool) -> Panel:
             "Each tile shows the cosine between the embedding of the patch with the indicated row and column "
             f"and those of all {positions.grid[0]} x {positions.grid[1]} patches."
         )
-        cells = positions.similarity.unflatten(0, positions.grid).unflatten(-1, positions.grid)
-        chosen = cells[rows][:, columns].double().numpy()
-        values = set_in_rows(chosen.reshape(-1, *positions.grid), len(columns), gap=1)
+        tiles = similarity.unflatten(0, positions.grid).unflatten(-1, positions.grid)[rows][:, columns]
+        values = set_in_rows(tiles.double().numpy().reshape(-1, *positions.grid), len(columns), gap=1)
         labels = ("patch column", "patch row")
 
     def draw(axes: Axes, inks: Inks) -> None:
@@ -298,10 +294,10 @@ def _positions_panel(positions: DrawnPositions, *, several: bool) -> Panel:
             name_tiles(axes, columns, positions.grid[1] + 1, axis="x")
             name_tiles(axes, rows, positions.grid[0] + 1, axis="y")
 
-    return Panel("positions", "Position embeddings", title, note, map_size(values), labels, draw)
+    return note, Panel("", "", labels, draw, map_size(values))
 
 
-def _biases_panel(biases: tuple[BiasTable, ...]) -> Panel:
+def _biases_group(biases: Sequence[BiasTable]) -> Group:
     shown = biases[:MAX_BIAS_LAYERS]
     num_heads = max(len(each.biases) for each in shown)
     height = max(each.biases.shape[1] for each in shown)
@@ -324,58 +320,62 @@ def _biases_panel(biases: tuple[BiasTable, ...]) -> Panel:
         name_tiles(axes, list(range(num_heads)), width + 1, axis="x")
         name_tiles(axes, list(range(len(shown))), height + 1, axis="y")
 
-    return Panel("biases", "Relative position biases", "", note, map_size(values), ("head", "layer"), draw)
+    heading = "Relative position biases"
+    panel = Panel(heading, "", ("head", "layer"), draw, map_size(values))
+    return Group("biases", heading, note, [panel])
 
 
-def _head_panels(heads: HeadFindings) -> list[Panel]:
-    panels = []
-    layers = tuple(each for each in heads.layers if each.distance_px is not None)
+def _head_groups(heads: HeadFindings) -> list[Group]:
+    groups = []
+    layers = [each for each in heads.layers if each.distance_px is not None]
     if layers:
         note = (
             "Distance from a query's patch to the patches it attends to, weighted by the attention and "
-            "averaged over queries and images; one dot for each head. Attention to tokens that are no "
+            "averaged over queries and images; one dot for each head. Attention to tokens that are not "
             "patches is left out."
         )
-        panels.append(_dots_panel("distance", "Attention distance", note, "mean distance, pixels", layers))
-    layers = tuple(each for each in heads.layers if each.entropy_shares is not None)
+        panel = _dots_panel("distance_px", "Attention distance", "mean distance, pixels", layers)
+        groups.append(Group("distance", panel.name, note, [panel]))
+    layers = [each for each in heads.layers if each.entropy_shares is not None]
     if layers:
         note = (
             "Entropy of a query's attention as a share of what it would be if all keys within its reach got "
             "the same: 1 is even attention, 0 a single key; one dot for each head."
         )
-        panels.append(_dots_panel("entropy", "Head entropy", note, "entropy / largest", layers))
-    return panels + [_similarity_panel(each, len(heads.groups) > 1) for each in heads.groups]
+        panel = _dots_panel("entropy_shares", "Head entropy", "entropy (1 = even)", layers)
+        groups.append(Group("entropy", panel.name, note, [panel]))
+    if heads.groups:
+        note = (
+            "Share of attention that two heads give to the same keys: one minus the total variation distance "
+            f"of their rows, averaged over samples and up to {SIMILAR_QUERIES} evenly spaced queries of each."
+        )
+        several = len(heads.groups) > 1
+        panels = [_similarity_panel(each, several) for each in heads.groups]
+        groups.append(Group("similarity", "Head similarity", note, panels))
+    return groups
 
 
-def _dots_panel(key: str, heading: str, note: str, y_label: str, layers: tuple[LayerHeads, ...]) -> Panel:
+def _dots_panel(field: str, heading: str, y_label: str, layers: Sequence[LayerHeads]) -> Panel:
     def draw(axes: Axes, inks: Inks) -> None:
         series, highest = series_of(layers), 0.0
         for colour, (name, members) in zip(cycle(COLOURS), series.items(), strict=False):
-            points = [
-                (depth, value)
-                for depth, each in enumerate(members)
-                for value in (each.distance_px if key == "distance" else each.entropy_shares) or ()
-            ]
+            points = [(depth, value) for depth, each in enumerate(members) for value in getattr(each, field)]
             x, y = zip(*points, strict=True)
             highest = max(highest, *y)
             axes.plot(x, y, "o", color=colour, markersize=5, alpha=0.75, markeredgewidth=0, label=name)
         depth = max(map(len, series.values()))
         axes.set_xticks(range(0, depth, -(-depth // MAX_TICKS)))
         axes.set_xlim(-0.5, depth - 0.5)
-        axes.set_ylim(0, 1.03 if key == "entropy" else 1.08 * max(highest, 1e-6))
+        axes.set_ylim(0, 1.03 if field == "entropy_shares" else 1.08 * max(highest, 1e-6))
         if len(series) > 1:
             axes.legend(frameon=False, labelcolor=inks.ink, fontsize=8)
 
-    return Panel(key, heading, "", note, (4.6, 3.3), ("layer", y_label), draw)
+    return Panel(heading, "", ("layer", y_label), draw, (4.6, 3.3))
 
 
 def _similarity_panel(group: HeadGroup, several: bool) -> Panel:
     values = group.similarity.double().numpy()
     edges = np.concatenate(([0], np.cumsum(group.num_heads)))
-    note = (
-        "Share of attention that two heads give to the same keys: one less the total variation distance of "
-        f"their rows, averaged over samples and up to {SIMILAR_QUERIES} evenly spaced queries of each."
-    )
     title = f"{group.layers[0]} to {group.layers[-1]}" if len(group.layers) > 1 else group.layers[0]
 
     def draw(axes: Axes, inks: Inks) -> None:
@@ -390,19 +390,6 @@ def _similarity_panel(group: HeadGroup, several: bool) -> Panel:
             axis.set_ticks(centres[::stride], names[::stride])
 
     label = "heads, layer by layer"
-    return Panel(
-        "similarity",
-        "Head similarity",
-        title if several else "",
-        note,
-        map_size(values),
-        (label, label),
-        draw,
-    )
-
-
-def _numbered(panels: list[Panel], place: int) -> str:
-    """Return a panel's name, numbered where several share it."""
-    key = panels[place].key
-    alike = [other for other, panel in enumerate(panels) if panel.key == key]
-    return key if len(alike) == 1 else f"{key}-{alike.index(place) + 1}"
+    title = title if several else ""
+    name = f"Head similarity {title}".strip()
+    return Panel(name, title, (label, label), draw, map_size(values))

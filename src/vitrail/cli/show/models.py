@@ -24,9 +24,9 @@ from vitrail.cli.show.lines import (
 from vitrail.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from vitrail.interpret.learned import Learned
     from vitrail.models.contract import ModelConfig
     from vitrail.models.describe import AttentionCard, Card, PartCard
+    from vitrail.studies.inspecting import Learned
 
 
 def show_models() -> None:
