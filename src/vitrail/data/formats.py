@@ -90,6 +90,15 @@ def layouts(formats: Mapping[str, Format[Any]]) -> str:
     return "one of: " + "; ".join(entry.layout for entry in formats.values())
 
 
+def damaged(path: Path, reason: object, *, expected: str = "the file as it was published") -> DataError:
+    """Return the error of a file of a known format that is damaged."""
+    return DataError(
+        f"{path} cannot be read: {' '.join(str(reason).split())[:200]}",
+        expected=expected,
+        remedy="Download or write the file again",
+    )
+
+
 def is_name_on_hub(source: str, path: Path) -> bool:
     """Tell whether a source that is not a path has the form of a hub name."""
     is_name = re.match(r"^[A-Za-z0-9][\w.-]*/[\w.-]+(/[\w.-]+)?$", source) is not None

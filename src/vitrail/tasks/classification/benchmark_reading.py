@@ -11,7 +11,7 @@ from pathlib import Path
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import Finding
-from vitrail.data.formats import RawDataset
+from vitrail.data.formats import RawDataset, damaged
 from vitrail.data.splits import SplitName
 from vitrail.tasks.classification.benchmarks import Benchmark, benchmark_of
 from vitrail.tasks.classification.formats import read_path
@@ -113,14 +113,15 @@ def read_real_labels(source: str) -> list[frozenset[int]]:
             expected=f"{REAL_FILE}, {NUM_VALIDATION:,} lists of classes",
             remedy=f"Put {benchmark.download.split(',')[0]} there",
         )
+    expected = f"JSON with {NUM_VALIDATION:,} lists of classes from 0 to 999"
     try:
         labels = [frozenset(map(int, entry)) for entry in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError) as error:
-        raise _not_real(path, str(error)) from None
-    if len(labels) != NUM_VALIDATION or not all(
-        0 <= label < benchmark.num_classes for entry in labels for label in entry
-    ):
-        raise _not_real(path, f"it holds {len(labels):,} lists, or numbers that are no class")
+        raise damaged(path, error, expected=expected) from None
+    known = range(benchmark.num_classes)
+    if len(labels) != NUM_VALIDATION or not all(label in known for entry in labels for label in entry):
+        reason = f"it holds {len(labels):,} lists, or numbers that are not classes"
+        raise damaged(path, reason, expected=expected)
     return labels
 
 
@@ -145,11 +146,3 @@ def _list_folders(paths: list[Path]) -> str:
     if not paths:
         return f"{DATA_VARIABLE} is not set and no folder was given"
     return f"there is no {' and no '.join(map(str, paths))}"
-
-
-def _not_real(path: Path, reason: str) -> DataError:
-    return DataError(
-        f"{path} is not the file of ReaL: {' '.join(reason.split())[:150]}",
-        expected=f"JSON with {NUM_VALIDATION:,} lists of classes from 0 to 999",
-        remedy="Fetch it again from https://github.com/google-research/reassessed-imagenet",
-    )

@@ -64,7 +64,7 @@ class Harmful:
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_nothing_else_is_read_and_nothing_runs(tmp_path: Path, value: object, protocol: int) -> None:
     (tmp_path / "values").write_bytes(pickle.dumps(value, protocol=protocol))
-    with pytest.raises(DataError, match="pickle of numbers and texts"):
+    with pytest.raises(DataError, match="a complete pickle of numbers, texts"):
         read_plain_pickle(tmp_path / "values")
 
 
@@ -80,5 +80,5 @@ def test_nothing_else_is_read_and_nothing_runs(tmp_path: Path, value: object, pr
 )
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "values").write_bytes(content)
-    with pytest.raises(DataError, match="pickle of numbers and texts"):
+    with pytest.raises(DataError, match="a complete pickle of numbers, texts"):
         read_plain_pickle(tmp_path / "values")

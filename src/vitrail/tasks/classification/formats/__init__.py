@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitrail.core.errors import DataError
-from vitrail.data.formats import RawDataset, format_of, formats_in, layouts
+from vitrail.data.formats import RawDataset, damaged, format_of, formats_in, layouts
 
 FORMATS = formats_in("vitrail.tasks.classification.formats", "data format")
 
@@ -25,23 +25,13 @@ def read_path(path: Path) -> RawDataset:
     if found is not None:
         raw: RawDataset = found.read(path)
         return raw if raw.format else replace(raw, format=found.name)
-    if path.suffix.lower() == ".json" and (fault := _fault_of_json(path)):
-        raise DataError(
-            f"{path} cannot be read: {fault}",
-            expected="a complete JSON file, text encoded as UTF-8",
-            remedy="Write or download the file again",
-        )
+    if path.suffix.lower() == ".json":
+        try:
+            json.loads(path.read_bytes().decode("utf-8-sig"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise damaged(path, error, expected="a complete JSON file, text encoded as UTF-8") from None
     raise DataError(
         f"{path} is of no known format",
         expected=layouts(FORMATS),
         remedy="Give the folder or the table of a data set; single images are for 'vitrail predict'",
     )
-
-
-def _fault_of_json(path: Path) -> str:
-    """Return why a file is not valid JSON; empty if it is."""
-    try:
-        json.loads(path.read_bytes().decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        return str(error)
-    return ""

@@ -12,7 +12,7 @@ import numpy as np
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.formats import Format, RawDataset
+from vitrail.data.formats import Format, RawDataset, damaged
 from vitrail.data.splits import SplitName
 
 SIDE_PX = 32  # Krizhevsky 2009, section 3.1
@@ -56,7 +56,7 @@ def read(path: Path) -> RawDataset:
         pixels = np.concatenate([part[0] for part in parts]).reshape(-1, 3, SIDE_PX, SIDE_PX)
         labels = np.concatenate([part[1] for part in parts])
         if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(class_names):
-            raise _damaged(files[0], f"it has labels up to {labels.max()} of {len(class_names)} classes")
+            raise damaged(files[0], f"it has labels up to {labels.max()} of {len(class_names)} classes")
         names = [f"{split}#{index}" for index in range(len(labels))]
         images = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
         splits[split] = ImageSplit(images, labels, names)
@@ -78,12 +78,12 @@ def _class_names(folder: Path, *, has_ten: bool, suffix: str) -> tuple[str, ...]
         try:
             lines = listed.read_text(encoding="ascii").splitlines()
         except (OSError, ValueError) as error:
-            raise _damaged(listed, str(error)) from None
-        return tuple(line.strip() for line in lines if line.strip())
+            raise damaged(listed, error) from None
+        return tuple(filter(None, map(str.strip, lines)))
     meta = folder / ("batches.meta" if has_ten else "meta")
     names = _text_keys(read_plain_pickle(meta)).get("label_names" if has_ten else "fine_label_names")
     if not isinstance(names, list) or not names:
-        raise _damaged(meta, "it holds no names of classes")
+        raise damaged(meta, "it holds no names of classes")
     return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
 
 
@@ -97,7 +97,7 @@ def _read_pickle(path: Path, *, has_ten: bool) -> tuple[np.ndarray, np.ndarray]:
         or labels is None
         or len(labels) != len(pixels)
     ):
-        raise _damaged(path, "it holds no table of pixels with as many labels")
+        raise damaged(path, "it holds no table of pixels with as many labels")
     return pixels, np.asarray(labels, dtype=np.int64)
 
 
@@ -105,7 +105,7 @@ def _read_binary(path: Path, *, has_ten: bool) -> tuple[np.ndarray, np.ndarray]:
     num_labels = 1 if has_ten else 2  # the coarse one stands before the fine one
     content = np.fromfile(path, dtype=np.uint8)
     if not len(content) or len(content) % (num_labels + PIXEL_BYTES):
-        raise _damaged(path, f"it has {len(content):,} bytes")
+        raise damaged(path, f"it has {len(content):,} bytes")
     rows = content.reshape(-1, num_labels + PIXEL_BYTES)
     return rows[:, num_labels:], rows[:, num_labels - 1].astype(np.int64)
 
@@ -114,14 +114,6 @@ def _text_keys(batch: object) -> dict[str, Any]:
     """Decode bytes keys, which Python 3 makes of Python 2's text."""
     entries = batch.items() if isinstance(batch, dict) else ()
     return {key.decode() if isinstance(key, bytes) else str(key): value for key, value in entries}
-
-
-def _damaged(path: Path, reason: str) -> DataError:
-    return DataError(
-        f"{path} cannot be read as a part of CIFAR: {reason}",
-        expected="the file as it was published",
-        remedy="Unpack the archive of the data set again",
-    )
 
 
 FORMAT = Format(
@@ -149,11 +141,8 @@ def read_plain_pickle(path: Path) -> Any:
             raise ValueError(f"it has {path.stat().st_size:,} bytes")
         return _plain(_PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="latin-1").load())
     except Exception as error:  # a damaged pickle can raise nearly anything
-        raise DataError(
-            f"{path} cannot be read as a pickle of numbers and texts: {' '.join(str(error).split())[:200]}",
-            expected="a complete file of plain values and arrays, such as CIFAR's Python version",
-            remedy="Fetch the file again from where it was published",
-        ) from None
+        expected = "a complete pickle of numbers, texts and arrays alone, such as CIFAR's Python version"
+        raise damaged(path, error, expected=expected) from None
 
 
 # Classes, not functions, and each with its own __setstate__: a pickle cannot set attributes on any of them.

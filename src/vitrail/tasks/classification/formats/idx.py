@@ -16,7 +16,7 @@ import numpy as np
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.formats import Format, RawDataset
+from vitrail.data.formats import Format, RawDataset, damaged
 from vitrail.data.splits import SplitName
 
 UNSIGNED_BYTE = 8  # the format's type code; the only one that images and labels use
@@ -82,35 +82,30 @@ def read_idx(path: Path) -> np.ndarray:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             start = file.read(4)
             if len(start) < 4 or start[:2] != b"\0\0" or start[2] != UNSIGNED_BYTE or not 1 <= start[3] <= 4:
-                raise _damaged(path, f"it starts with the bytes {start.hex(' ')}")
-            num_dimensions = start[3]
-            shape = struct.unpack(f">{num_dimensions}I", file.read(4 * num_dimensions))
+                raise ValueError(f"it starts with the bytes {start.hex(' ')}")
+            shape = struct.unpack(f">{start[3]}I", file.read(4 * start[3]))
             size = int(np.prod(shape, dtype=object))
             if size > MAX_BYTES:
-                raise _damaged(path, f"its header announces {size:,} bytes")
+                raise ValueError(f"its header announces {size:,} bytes")
             content = file.read(size + 1)
-    except (OSError, EOFError, zlib.error, struct.error) as error:
-        raise _damaged(path, str(error)) from None
-    if len(content) != size:
-        raise _damaged(path, f"its header announces {size:,} bytes and it holds {len(content):,}")
+            if len(content) != size:
+                raise ValueError(f"its header announces {size:,} bytes and it holds {len(content):,}")
+    except (OSError, EOFError, ValueError, zlib.error, struct.error) as error:
+        expected = "a complete IDX file of bytes, such as the MNIST family's"
+        raise damaged(path, error, expected=expected) from None
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
 def _find(folder: Path, stem: str, what: str, dimensions: int) -> Path | None:
-    for separator in ("-", "."):
-        for suffix in (".gz", ""):
-            path = folder / f"{stem}-{what}{separator}idx{dimensions}-ubyte{suffix}"
-            if path.is_file():
-                return path
-    return None
+    endings = (f"{dot}idx{dimensions}-ubyte{suffix}" for dot in "-." for suffix in (".gz", ""))
+    paths = (folder / f"{stem}-{what}{ending}" for ending in endings)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _class_names(path: Path, num_classes: int) -> tuple[str, ...]:
     listed = path / "classes.txt"
     if listed.is_file():
-        names = tuple(
-            line.strip() for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()
-        )
+        names = tuple(filter(None, map(str.strip, listed.read_text(encoding="utf-8").splitlines())))
         if len(names) >= num_classes and len(set(names)) == len(names):
             return names
         raise DataError(
@@ -121,14 +116,6 @@ def _class_names(path: Path, num_classes: int) -> tuple[str, ...]:
     if re.search(r"fashion[-_ ]?mnist", path.resolve().name.lower()) and num_classes == len(FASHION_NAMES):
         return FASHION_NAMES
     return tuple(str(label) for label in range(num_classes))
-
-
-def _damaged(path: Path, reason: str) -> DataError:
-    return DataError(
-        f"{path} cannot be read: {reason}",
-        expected="a complete IDX file of bytes, such as the MNIST family's",
-        remedy="Fetch the file again",
-    )
 
 
 FORMAT = Format(

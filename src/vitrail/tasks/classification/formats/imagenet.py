@@ -12,7 +12,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.file_places import folders_in, is_image_name
 from vitrail.data.findings import Finding
-from vitrail.data.formats import Format, RawDataset
+from vitrail.data.formats import Format, RawDataset, damaged
 from vitrail.data.splits import SplitName
 from vitrail.tasks.classification.formats.lists import read_matlab
 
@@ -56,7 +56,11 @@ def read(path: Path) -> RawDataset:
         files = sorted(entry for entry in validation_folder.iterdir() if is_image_name(entry.name))
         truth = _truth(path)
         if not truth:
-            raise _untold(path)
+            raise DataError(
+                f"nothing in {path} says which class the validation images have",
+                expected=f"{KAGGLE}, {SYNSETS}, or {DEVKIT[0]}/{TRUTH} with its meta.mat; or class folders",
+                remedy="Put one of these lists there",
+            )
         validation = _group(files, truth)
         if len(truth) > len(files):
             findings.append(
@@ -176,21 +180,11 @@ def _wnids_of(devkit: Path) -> dict[int, str]:
     return {int(entry["ILSVRC2012_ID"]): str(entry["WNID"]) for entry in synsets[:NUM_CLASSES]}
 
 
-def _untold(path: Path) -> DataError:
-    return DataError(
-        f"nothing in {path} says which class the validation images have",
-        expected=f"{KAGGLE}, {SYNSETS}, or {DEVKIT[0]}/{TRUTH} with its meta.mat; or a folder for each class",
-        remedy="Put one of these lists there",
-    )
-
-
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path} cannot be read: {error}", expected="text in UTF-8", remedy="Fetch it again"
-        ) from None
+        raise damaged(path, error, expected="text in UTF-8") from None
 
 
 FORMAT = Format(

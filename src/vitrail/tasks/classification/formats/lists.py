@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.formats import Format, RawDataset
+from vitrail.data.formats import Format, RawDataset, damaged
 from vitrail.data.splits import SplitName
 
 FLOWER_SETS: dict[SplitName, str] = {"train": "trnid", "validation": "valid", "test": "tstid"}
 NUM_FLOWERS = 102
-PET_LISTS: dict[SplitName, str] = {"train": "trainval.txt", "test": "test.txt"}
+PET_LISTS: dict[SplitName, str] = {"train": "annotations/trainval.txt", "test": "annotations/test.txt"}
+PET_LINE = re.compile(r"(?P<image>(?P<class>\S*)_\S*)\s+(?P<label>\d+)\s+\d+\s+\d+")
 VTAB_LISTS: dict[SplitName, str] = {"train": "train800.txt", "validation": "val200.txt", "test": "test.txt"}
+VTAB_LINE = re.compile(r"(?P<image>.+) (?P<label>\d+)")
 
 
 def recognises_flowers(path: Path) -> bool:
@@ -32,12 +34,12 @@ def read_flowers(path: Path) -> RawDataset:
     """
     labels = _numbers(path / "imagelabels.mat", "labels")
     if not len(labels) or labels.min() < 1 or labels.max() > NUM_FLOWERS:
-        raise _damaged(path / "imagelabels.mat", "its labels are not 1 to 102")
+        raise damaged(path / "imagelabels.mat", "its labels are not 1 to 102")
     splits: dict[SplitName, ImageSplit] = {}
     for split, field in FLOWER_SETS.items():
         numbers = _numbers(path / "setid.mat", field)
         if not len(numbers) or numbers.min() < 1 or numbers.max() > len(labels):
-            raise _damaged(path / "setid.mat", f"{field} names images that have no label")
+            raise damaged(path / "setid.mat", f"{field} names images that have no label")
         names = [f"jpg/image_{number:05d}.jpg" for number in numbers]
         splits[split] = _to_split(path, names, labels[numbers - 1] - 1)
     class_names = tuple(str(number) for number in range(1, NUM_FLOWERS + 1))
@@ -47,7 +49,7 @@ def read_flowers(path: Path) -> RawDataset:
 def _numbers(path: Path, field: str) -> np.ndarray:
     content = read_matlab(path)
     if field not in content:
-        raise _damaged(path, f"it has no field {field}")
+        raise damaged(path, f"it has no field {field}")
     return np.asarray(content[field], dtype=np.int64).reshape(-1)
 
 
@@ -62,25 +64,17 @@ def read_matlab(path: Path) -> dict[str, Any]:
     try:
         return loadmat(path, squeeze_me=True)
     except Exception as error:  # whatever the reader meets in a damaged file
-        raise _damaged(path, str(error)) from None
-
-
-def _damaged(path: Path, reason: str) -> DataError:
-    return DataError(
-        f"{path} cannot be used: {' '.join(reason.split())[:200]}",
-        expected="the file as it was published",
-        remedy="Fetch it again",
-    )
+        raise damaged(path, error) from None
 
 
 def recognises_pets(path: Path) -> bool:
     """Accept a folder with both lists in the published form."""
-    lists = [path / "annotations" / name for name in PET_LISTS.values()]
+    lists = [path / listed for listed in PET_LISTS.values()]
     if not (path / "images").is_dir() or not all(listed.is_file() for listed in lists):
         return False
     try:
-        with lists[0].open(encoding="utf-8", errors="strict") as file:
-            return _parse_pet(file.readline()) is not None
+        with lists[0].open(encoding="utf-8") as file:
+            return PET_LINE.fullmatch(file.readline().strip()) is not None
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -89,43 +83,17 @@ def read_pets(path: Path) -> RawDataset:
     """Read the listed images, labelled by breed.
 
     Raises:
-        DataError: a line of a list is of another form, or two breeds have one number.
+        DataError: a line of a list is of another form, two breeds have one number, or a list is empty.
     """
-    breeds: dict[int, str] = {}
-    rows: dict[SplitName, list[tuple[str, int]]] = {split: [] for split in PET_LISTS}
-    for split, name in PET_LISTS.items():
-        listed = path / "annotations" / name
-        for number, line in _lines_of(listed):
-            if line.startswith("#"):
-                continue
-            entry = _parse_pet(line)
-            breed = entry[0].rpartition("_")[0] if entry else ""
-            if entry is None or breeds.setdefault(entry[1], breed) != breed:
-                raise DataError(
-                    f"line {number} of {listed} is {line!r}",
-                    expected="an image's name and three numbers, of which the first is that of its breed",
-                    remedy="Unpack annotations.tar.gz again",
-                )
-            rows[split].append(entry)
+    expected = "an image's name and three numbers, of which the first is that of its breed"
+    listed, breeds = _read_lists(path, PET_LISTS, PET_LINE, image="images/{}.jpg", expected=expected)
     numbers = sorted(breeds)
     splits = {
-        split: _to_split(
-            path,
-            [f"images/{image}.jpg" for image, _ in entries],
-            np.searchsorted(numbers, [number for _, number in entries]),
-        )
-        for split, entries in rows.items()
+        split: ImageSplit(part.images, np.searchsorted(numbers, part.labels), part.names)
+        for split, part in listed.items()
     }
     class_names = tuple(breeds[number].replace("_", " ") for number in numbers)
     return RawDataset(class_names=class_names, splits=splits, upright=False)
-
-
-def _parse_pet(line: str) -> tuple[str, int] | None:
-    """Return an image's name and breed number, or None for a malformed line."""
-    parts = line.split()
-    if len(parts) != 4 or not all(part.isdigit() for part in parts[1:]) or "_" not in parts[0]:
-        return None
-    return parts[0], int(parts[1])
 
 
 def recognises_vtab(path: Path) -> bool:
@@ -139,36 +107,40 @@ def read_vtab(path: Path) -> RawDataset:
     Raises:
         DataError: a line is not a path and a number, or a list is empty.
     """
-    splits: dict[SplitName, ImageSplit] = {}
-    for split, listed in VTAB_LISTS.items():
-        names, labels = [], []
-        for number, line in _lines_of(path / listed):
-            name, _, label = line.rpartition(" ")
-            if not name or not label.isdigit():
-                raise DataError(
-                    f"line {number} of {path / listed} is {line!r}",
-                    expected="the path of an image, a space, and the number of its class from 0",
-                    remedy="Write the list again",
-                )
-            names.append(name)
-            labels.append(int(label))
-        if not names:
-            raise DataError(
-                f"{path / listed} names no image",
-                expected="a line for each image",
-                remedy="Write the list again",
-            )
-        splits[split] = _to_split(path, names, np.array(labels))
-    num_classes = 1 + max(int(split.labels.max()) for split in splits.values())
+    expected = "the path of an image, a space, and the number of its class from 0"
+    splits, numbers = _read_lists(path, VTAB_LISTS, VTAB_LINE, image="{}", expected=expected)
+    class_names = tuple(map(str, range(1 + max(numbers))))
     # No flipping: half of the tasks ask for a location, a count or an angle.
-    return RawDataset(class_names=tuple(map(str, range(num_classes))), splits=splits, upright=True)
+    return RawDataset(class_names=class_names, splits=splits, upright=True)
 
 
-def _lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number, from 1, and the text of each line that is not blank."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if line.strip():
-            yield number, line.strip()
+def _read_lists(
+    path: Path, lists: Mapping[SplitName, str], form: re.Pattern[str], *, image: str, expected: str
+) -> tuple[dict[SplitName, ImageSplit], dict[int, str]]:
+    """Return the listed images of each split, and the class names by number.
+
+    Args:
+        form: of a line, with groups for the image, its label and, where it has a name, its class.
+        image: path of an image by its name in the list.
+        expected: what a line holds, for the error.
+    """
+    splits: dict[SplitName, ImageSplit] = {}
+    class_names: dict[int, str] = {}
+    for split, name in lists.items():
+        listed, names, labels = path / name, [], []
+        for number, line in enumerate(map(str.strip, listed.read_text("utf-8").splitlines()), start=1):
+            if not line or line.startswith("#"):
+                continue
+            found = form.fullmatch(line)
+            named = found.groupdict().get("class", "") if found else ""
+            if found is None or class_names.setdefault(int(found["label"]), named) != named:
+                raise damaged(listed, f"line {number} is {line!r}", expected=expected)
+            names.append(image.format(found["image"]))
+            labels.append(int(found["label"]))
+        if not names:
+            raise damaged(listed, "it names no image", expected="a line for each image")
+        splits[split] = _to_split(path, names, np.array(labels))
+    return splits, class_names
 
 
 def _to_split(path: Path, names: Sequence[str], labels: np.ndarray) -> ImageSplit:
