@@ -37,7 +37,7 @@ from vitrail.lab.small_clip import (
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.settings import ImageDataSettings
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-from vitrail.tasks.contrastive.zero_shot import embed_classes, fill
+from vitrail.tasks.contrastive.zero_shot import SLOT, embed_classes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,7 +154,7 @@ class Defender:
         self.encoder, self.names = encoder, names
         self.classes = embed_classes(encoder, names, [template])
         sentences = [
-            fill(template_with_word, name).replace("{word}", word)
+            template_with_word.replace(SLOT, name).replace("{word}", word)
             for name in names
             for word in names
             if word != name

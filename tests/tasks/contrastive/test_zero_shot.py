@@ -20,7 +20,6 @@ from vitrail.tasks.contrastive.zero_shot import (
     NAMED,
     PLAIN,
     ZeroShotClassifier,
-    as_classifier,
     by_names,
     check_names,
     embed_classes,
@@ -74,7 +73,8 @@ def test_probabilities_are_those_of_scaled_cosines(encoder: ImageTextEncoder) ->
 def test_a_clip_made_a_classifier_answers_as_it_does_by_names(encoder: ImageTextEncoder) -> None:
     classifier = ZeroShotClassifier(encoder, ["red", "blue"], templates=["a small {}"])
     pixels = torch.randint(256, (3, 3, 16, 24), dtype=torch.uint8)
-    made = as_classifier(load_colour_clip(), ["0", "1"], ["red", "blue"], ["a small {}"])
+    sentences = Sentences(names=["red", "blue"], templates=["a small {}"])
+    made, _ = by_names(load_colour_clip(), ["0", "1"], sentences)
     assert made.class_names == ["0", "1"]
     preprocessing = Preprocessing.from_tree(made.preprocessing)
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
@@ -152,10 +152,10 @@ def test_other_names_take_the_places_of_the_classes(clip: str, image_folder: Pat
 def test_line_signs_of_folders_are_read_as_spaces(tmp_path: Path) -> None:
     for colour in ("blue", "red"):
         write_colour_images(tmp_path / f"a_{colour}_thing", [colour, "green"])
-    loaded, dataset = load_colour_clip(), open_dataset(tmp_path)
-    classifier, _ = by_names(loaded, dataset, Sentences())
-    spaced, _ = by_names(loaded, dataset, Sentences(names=["a blue thing", "a red thing"]))
-    lined, _ = by_names(loaded, dataset, Sentences(names=["a_blue_thing", "a_red_thing"]))
+    loaded, classes = load_colour_clip(), open_dataset(tmp_path).class_names
+    classifier, _ = by_names(loaded, classes, Sentences())
+    spaced, _ = by_names(loaded, classes, Sentences(names=["a blue thing", "a red thing"]))
+    lined, _ = by_names(loaded, classes, Sentences(names=["a_blue_thing", "a_red_thing"]))
     assert classifier.class_names == ["a_blue_thing", "a_red_thing"]
     assert classifier.model.class_embeddings.equal(spaced.model.class_embeddings)
     assert not classifier.model.class_embeddings.equal(lined.model.class_embeddings)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import DataError
@@ -22,6 +21,7 @@ from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import CROP_MARGIN
 from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.cost import count_forward
 from vitrail.tasks.classification.settings import (
     ClassificationExperiment,
     ClassificationSettings,
@@ -137,9 +137,8 @@ def forward_flop(settings: Mapping[str, Any]) -> float:
     with torch.device("meta"):
         model = build_from_settings(settings)
         image = torch.empty(1, 3, *settings["image_size"])
-    with FlopCounterMode(display=False) as counter:
-        model.eval()(image)
-    return counter.get_total_flops()
+    cost = count_forward(model.eval(), image, {})
+    return 2 * sum(part.macs for part in cost.parts.values())
 
 
 def _settings(scale: Scale, situation: Situation, own: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import numpy as np
 from vitrail.core.errors import DataError, did_you_mean
 from vitrail.data.dataset import ImageDataset, ImageSplit, are_characters
 from vitrail.data.file_places import DATA_VARIABLE
-from vitrail.data.findings import Finding, number_of
-from vitrail.data.formats import HUB_NAME, HUB_PREFIX, RawDataset, format_of
+from vitrail.data.findings import about, number_of
+from vitrail.data.formats import HUB_NAME, HUB_PREFIX, RawDataset, damaged, format_of
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import Indices, divide, stratified_split
 from vitrail.data.tables import tell_tables
@@ -99,34 +99,46 @@ def recognises(source: str) -> int:
 
 def _read(text: str) -> RawDataset:
     path = Path(text).expanduser()
-    name = text.strip().lower()
+    name = text.strip().lower().removeprefix(BUILTIN_PREFIX)
     name = ALIASES.get(name, name)
     if text.startswith(HUB_PREFIX):
         return read_by_name(text.removeprefix(HUB_PREFIX))
-    if text.startswith(BUILTIN_PREFIX):
-        name = ALIASES.get(name.removeprefix(BUILTIN_PREFIX), name.removeprefix(BUILTIN_PREFIX))
-        if name not in BUILTINS:
-            raise _missing(text, name)
-        return _read_builtin(name)
-    if text.strip() and path.exists():
+    if text.strip() and not text.startswith(BUILTIN_PREFIX) and path.exists():
         return read_path(path)
     if name in BUILTINS:
-        return _read_builtin(name)
+        return replace(BUILTINS[name](), format="built-in")
     if benchmark_of(text) is not None:
         return read_benchmark(text)
-    if HUB_NAME.match(text) and not Path(text).parent.exists() and not Path(text).suffix:
+    if HUB_NAME.match(text) and not path.parent.exists():
         return read_by_name(text)
-    raise _missing(text, name)
-
-
-def _read_builtin(name: str) -> RawDataset:
-    return replace(BUILTINS[name](), format="built-in")
+    is_path = "/" in text or os.sep in text or text.startswith((".", "~")) or bool(Path(text).suffix)
+    raise DataError(
+        f"there is no {'path' if is_path else 'path or built-in data set'} {text!r}",
+        expected="an existing folder or file, a built-in name "
+        f"({', '.join(BUILTINS)}), one of 'vitrail benchmarks', or a Hugging Face name (owner/name)",
+        remedy=f"Correct the path; the current folder is {Path.cwd()}"
+        if is_path
+        else did_you_mean(name, [*BUILTINS, *BENCHMARKS]),
+    )
 
 
 def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDataset:
-    raw = _without_unlabelled(raw)
-    empty = ImageSplit([], np.zeros(0, dtype=np.int64), [])
-    divided = divide(raw.splits, raw.findings, settings, empty=empty, hold_out=_draw, drawn=", stratified")
+    unlabelled = tuple(name for name, split in raw.splits.items() if name != "train" and not len(split))
+    absent = about(
+        unlabelled,
+        "warning",
+        "unlabelled-splits",
+        f"{number_of(len(unlabelled), 'split')} without any labelled image",
+        "Other images take their place; give labels to score these",
+    )
+    divided = divide(
+        {name: split for name, split in raw.splits.items() if name not in unlabelled},
+        (*raw.findings, *absent),
+        settings,
+        empty=ImageSplit([], np.zeros(0, dtype=np.int64), []),
+        hold_out=_draw,
+        drawn=", stratified",
+    )
     return ImageDataset(
         source=source,
         format=raw.format,
@@ -136,36 +148,8 @@ def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDatase
     )
 
 
-def _without_unlabelled(raw: RawDataset) -> RawDataset:
-    unlabelled = tuple(name for name, split in raw.splits.items() if name != "train" and not len(split))
-    if not unlabelled:
-        return raw
-    finding = Finding(
-        "warning",
-        "unlabelled-splits",
-        f"{number_of(len(unlabelled), 'split')} without any labelled image",
-        "Other images take their place; give labels to score these",
-        unlabelled,
-    )
-    splits = {name: split for name, split in raw.splits.items() if name not in unlabelled}
-    return replace(raw, splits=splits, findings=(*raw.findings, finding))
-
-
 def _draw(train: ImageSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
     return stratified_split(train.labels, fraction, seed=seed, max_held=max_held)
-
-
-def _missing(text: str, name: str) -> DataError:
-    is_path = "/" in text or os.sep in text or text.startswith((".", "~")) or bool(Path(text).suffix)
-    kind = "path" if is_path else "path or built-in data set"
-    return DataError(
-        f"there is no {kind} {text!r}",
-        expected="an existing folder or file, a built-in name "
-        f"({', '.join(BUILTINS)}), one of 'vitrail benchmarks', or a Hugging Face name (owner/name)",
-        remedy=f"Correct the path; the current folder is {Path.cwd()}"
-        if is_path
-        else did_you_mean(name, [*BUILTINS, *BENCHMARKS]),
-    )
 
 
 def read_mnist5k() -> RawDataset:
@@ -238,8 +222,5 @@ def _packaged_table(name: str, package: str, module: str, file: str) -> np.ndarr
         with gzip.open(path, "rt") as lines:
             return np.loadtxt(lines, delimiter=",", dtype=np.uint8)
     except (OSError, EOFError, ValueError) as error:
-        raise DataError(
-            f"the built-in data set {name!r} cannot be read from {path}: {error}",
-            expected=f"the file as {package} is tested with vitrail",
-            remedy=f"Install {package} again, in the version of constraints.txt",
-        ) from None
+        expected = f"the file of {package} in the version of constraints.txt, for the built-in {name!r}"
+        raise damaged(path, error, expected=expected) from None

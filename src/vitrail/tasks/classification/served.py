@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.tasks.classification.predictor import Prediction, Predictor
+from vitrail.tasks.classification.predictor import ImageClassifier, Prediction, Predictor
 from vitrail.tasks.serving import (
     EngineChoice,
     Given,
@@ -34,6 +34,15 @@ class ImageWork(NamedTuple):
     top: int
     method: str | None = None
     class_name: str | None = None
+
+
+def classify_works(classifier: ImageClassifier, works: Sequence[Any]) -> Sequence[dict[str, Any]]:
+    """Return the most probable classes of prepared images, each with a name, its pixels and a ``top``."""
+    probabilities = classifier.classify(torch.stack([work.pixels for work in works]))
+    return [
+        Prediction.most_probable(work.name, row, classifier.class_names, work.top).to_json()
+        for work, row in zip(works, probabilities, strict=True)
+    ]
 
 
 class ServedPredictor(Servable):
@@ -71,12 +80,7 @@ class ServedPredictor(Servable):
         return ImageWork(given.name, pixels, top, options.method, options.class_name)
 
     def answer(self, works: Sequence[ImageWork]) -> Sequence[dict[str, Any]]:
-        names = self.predictor.class_names
-        probabilities = self.predictor.classify(torch.stack([work.pixels for work in works]))
-        return [
-            Prediction.most_probable(work.name, row, names, work.top).to_json()
-            for work, row in zip(works, probabilities, strict=True)
-        ]
+        return classify_works(self.predictor, works)
 
     def explain(self, work: ImageWork) -> Explanation:
         """Classify one image and record the maps; all that runs the model is here."""

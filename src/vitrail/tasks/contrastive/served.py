@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.classification.predictor import Prediction
+from vitrail.tasks.classification.served import USUAL_TOP, classify_works
 from vitrail.tasks.contrastive.explanation import explain_pixels
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, check_names
@@ -26,7 +26,6 @@ from vitrail.tasks.serving import (
     image_content,
 )
 
-USUAL_TOP = 5
 MOST_LABELS = 1000
 LISTS_KEPT = 32  # label lists whose embeddings are cached
 
@@ -48,7 +47,7 @@ class ServedCLIP(Servable):
 
     def __init__(self, source: LoadedModel) -> None:
         self.encoder = ImageTextEncoder(source)
-        self._classifiers: OrderedDict[tuple[str, ...], ZeroShotClassifier] = OrderedDict()
+        self._classifier = lru_cache(LISTS_KEPT)(self._embed_labels)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -72,12 +71,7 @@ class ServedCLIP(Servable):
         return options.labels
 
     def answer(self, works: Sequence[ZeroShotWork]) -> Sequence[dict[str, Any]]:
-        classifier = self._classifier(works[0].labels)
-        probabilities = classifier.classify(torch.stack([work.pixels for work in works]))
-        return [
-            Prediction.most_probable(work.name, row, classifier.class_names, work.top).to_json()
-            for work, row in zip(works, probabilities, strict=True)
-        ]
+        return classify_works(self._classifier(works[0].labels), works)
 
     def explain(self, work: ZeroShotWork) -> Explanation:
         """Compare one image with the names, and record the image regions behind each."""
@@ -85,19 +79,11 @@ class ServedCLIP(Servable):
         explained = explain_pixels(self.encoder, work.pixels, work.name, work.labels, vectors)
         return explained.showing(None if explained.maps else "gradient_input")  # not the slower occlusion
 
-    def _classifier(self, labels: tuple[str, ...]) -> ZeroShotClassifier:
-        """Return the classifier of a label list, from a cache of the latest ones."""
-        if labels not in self._classifiers:
-            try:
-                self._classifiers[labels] = ZeroShotClassifier(self.encoder, labels)
-            except DataError as error:  # a name is too long
-                raise RefusalError(
-                    422, error.given, expected=error.expected, remedy="Shorten the name"
-                ) from None
-            if len(self._classifiers) > LISTS_KEPT:
-                self._classifiers.popitem(last=False)
-        self._classifiers.move_to_end(labels)
-        return self._classifiers[labels]
+    def _embed_labels(self, labels: tuple[str, ...]) -> ZeroShotClassifier:
+        try:
+            return ZeroShotClassifier(self.encoder, labels)
+        except DataError as error:  # a name is too long
+            raise RefusalError(422, error.given, expected=error.expected, remedy="Shorten the name") from None
 
 
 def read_labels(text: str | None) -> tuple[str, ...]:

@@ -177,7 +177,7 @@ class ContrastiveTask(Task):
     def adapt(
         self, loaded: LoadedModel, dataset: ImageDataset, sentences: Sentences
     ) -> tuple[LoadedModel, dict[str, str]]:
-        return by_names(loaded, dataset, sentences)
+        return by_names(loaded, dataset.class_names, sentences)
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         inputs = RetrievalReportInputs(**vars(record), found=find_examples(loaded, parts.dataset.test))

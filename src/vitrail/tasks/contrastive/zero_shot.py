@@ -12,7 +12,6 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.dataset import ImageDataset
 from vitrail.data.feature_cache import digest_of
 from vitrail.data.inputs import OneImage
 from vitrail.data.preprocessing import Preprocessing
@@ -78,11 +77,6 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
     return stripped
 
 
-def fill(template: str, name: str) -> str:
-    """Insert a name into a template."""
-    return template.replace(SLOT, name)
-
-
 def embed_classes(
     encoder: ImageTextEncoder, names: Sequence[str], templates: Sequence[str]
 ) -> Float[Tensor, "classes dim"]:
@@ -93,7 +87,7 @@ def embed_classes(
 
     Paper: Radford et al. 2021, section 3.1.4, "ensembling over the embedding space".
     """
-    sentences = [fill(template, name) for name in names for template in templates]
+    sentences = [template.replace(SLOT, name) for name in names for template in templates]
     vectors = encoder.embed_texts(sentences).unflatten(0, (len(names), len(templates)))  # classes templates d
     return F.normalize(vectors.mean(dim=1), dim=-1)
 
@@ -167,33 +161,6 @@ class NamedClasses(nn.Module):
             return self.model.logit_scale.exp() * embeddings.float() @ self.class_embeddings.T
 
 
-def as_classifier(
-    loaded: LoadedModel, class_names: Sequence[str], said: Sequence[str], templates: Sequence[str]
-) -> LoadedModel:
-    """Turn a CLIP into an image classifier.
-
-    Args:
-        loaded: an image-text model.
-        class_names: names in predictions.
-        said: names in prompts, in the same order.
-
-    Raises:
-        CheckpointError: the model compares no images with texts.
-        ConfigError: a name is empty or there twice.
-        DataError: a sentence is longer than the model reads.
-
-    Paper: Radford et al. 2021, section 3.1.
-    """
-    encoder = ImageTextEncoder(loaded)
-    vectors = embed_classes(encoder, check_names(said), templates)
-    prepared = encoder.preprocessing.model_dump(mode="json", include=set(Preprocessing.model_fields))
-    return loaded._replace(
-        model=NamedClasses(encoder.model, vectors).eval(),
-        preprocessing=prepared,
-        class_names=list(class_names),
-    )
-
-
 def classes_to_score(source: str) -> Task | None:
     """Return the task of labelled images, which a CLIP can be scored on; None for other data.
 
@@ -213,27 +180,35 @@ def classes_to_score(source: str) -> Task | None:
 
 
 def by_names(
-    loaded: LoadedModel, dataset: ImageDataset, sentences: Sentences
+    loaded: LoadedModel, classes: Sequence[str], sentences: Sentences
 ) -> tuple[LoadedModel, dict[str, str]]:
     """Turn a CLIP into a classifier of a data set's classes, and return its score signature.
 
-    Underscores in the data's own names become spaces.
+    Without other names, underscores in those of the classes become spaces.
 
     Raises:
         ConfigError: there are not as many names as classes, one is empty or there twice, or a template has
             no placeholder for a name.
         DataError: a sentence is longer than the model reads.
+
+    Paper: Radford et al. 2021, section 3.1.
     """
-    classes, names = dataset.class_names, sentences.names
+    names = sentences.names
     if names and len(names) != len(classes):
         raise ConfigError(
             f"{len(names)} names were given for {len(classes)} classes",
             expected=f"one for each of {', '.join(classes[:10])}{', ...' if len(classes) > 10 else ''}",
             remedy="Give them in this order",
         )
-    said = names or [name.replace("_", " ") for name in classes]
-    classifier = as_classifier(loaded, classes, said, read_templates(sentences.templates))
-    signed = {"zero_shot": " / ".join(sentences.templates or read_templates(()))}
+    encoder = ImageTextEncoder(loaded)
+    said = check_names(names or [name.replace("_", " ") for name in classes])
+    vectors = embed_classes(encoder, said, read_templates(sentences.templates))
+    classifier = loaded._replace(
+        model=NamedClasses(encoder.model, vectors).eval(),
+        preprocessing=encoder.preprocessing.model_dump(mode="json", include=set(Preprocessing.model_fields)),
+        class_names=list(classes),
+    )
+    signed = {"zero_shot": " / ".join(sentences.templates or PLAIN)}
     if names:
         signed["names"] = f"given@{digest_of(*names)[:16]}"
     return classifier, signed

@@ -11,7 +11,7 @@ from pathlib import Path
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
 from vitrail.data.file_places import folders_in, is_image_name, is_shown
-from vitrail.data.findings import Finding, number_of
+from vitrail.data.findings import Finding, about, number_of
 from vitrail.data.formats import Format, RawDataset
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 from vitrail.data.tables import tell_tables
@@ -99,22 +99,18 @@ def _descend(path: Path) -> Path:
 
 def _scan(folder: Path, root: Path) -> _Scan:
     scan = _Scan()
-    for entry in sorted(folder.iterdir()):
-        if not is_shown(entry.name):
-            continue
+    for entry in filter(lambda entry: is_shown(entry.name), sorted(folder.iterdir())):
+        name = entry.relative_to(root).as_posix()
         if entry.is_dir():
-            images = []
-            for file in _walk(entry, set()):
-                if is_image_name(file.name):
-                    images.append(file)
-                else:
-                    scan.ignored[file.suffix.lower()] += 1
+            files = list(_walk(entry, set()))
+            images = [file for file in files if is_image_name(file.name)]
+            scan.ignored.update(file.suffix.lower() for file in files if not is_image_name(file.name))
             if images:
                 scan.images[entry.name] = images
             else:
-                scan.empty.append(entry.relative_to(root).as_posix())
+                scan.empty.append(name)
         elif is_image_name(entry.name):
-            scan.stray.append(entry.relative_to(root).as_posix())
+            scan.stray.append(name)
         else:
             scan.ignored[entry.suffix.lower()] += 1
     return scan
@@ -140,32 +136,29 @@ def _findings(scans: dict[SplitName, _Scan], root: Path, entered: set[Path]) -> 
     if entered:
         unread = [folder.name for folder in folders_in(root) if folder not in entered]
         stray += [entry.name for entry in sorted(root.iterdir()) if is_image_name(entry.name)]
-    if stray:
-        yield Finding(
-            "warning",
-            "stray-images",
-            f"images beside the class folders are not used: {len(stray)}",
-            "Move each into the folder of its class, or away",
-            tuple(stray),
-        )
-    if unread:
-        yield Finding(
-            "warning",
-            "unread-folders",
-            f"folders beside the train folder are not used: {len(unread)}",
-            "Move them away, or name them train, val or test",
-            tuple(unread),
-        )
     empty = [name for scan in scans.values() for name in scan.empty]
-    if empty:
-        yield Finding(
-            "warning",
-            "empty-class",
-            f"class folders without an image: {len(empty)}",
-            "Put images there or remove the folders",
-            tuple(empty),
-        )
     ignored = sum((scan.ignored for scan in scans.values()), Counter[str]())
+    yield from about(
+        stray,
+        "warning",
+        "stray-images",
+        f"images beside the class folders are not used: {len(stray)}",
+        "Move each into the folder of its class, or away",
+    )
+    yield from about(
+        unread,
+        "warning",
+        "unread-folders",
+        f"folders beside the train folder are not used: {len(unread)}",
+        "Move them away, or name them train, val or test",
+    )
+    yield from about(
+        empty,
+        "warning",
+        "empty-class",
+        f"class folders without an image: {len(empty)}",
+        "Put images there or remove the folders",
+    )
     if ignored:
         kinds = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in ignored.most_common(5))
         yield Finding(

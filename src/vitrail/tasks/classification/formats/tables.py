@@ -57,20 +57,20 @@ def read(path: Path) -> RawDataset:
     if set(rows) == {"train"} and "train" in (parts := tables["train"].rows_by_split()):
         split_of = {index: split for split, indices in parts.items() for index in indices}
         rows = {split: [row for row in rows["train"] if split_of[row.number] == split] for split in parts}
-    stored = next((part.class_names for part in found.values() if part.class_names is not None), None)
-    if stored is not None and len(set(stored)) == len(stored):
-        class_names = tuple(stored)
+    stored = next((part.class_names for part in found.values() if part.class_names), ())
+    if stored and len(set(stored)) == len(stored):
         whole = next(iter(tables.values()))
-        labels = {
-            split: _name_labels([row.label for row in part], stored, tables.get(split, whole).path)
-            for split, part in rows.items()
+        rows = {
+            split: _name_labels(part, stored, tables.get(split, whole).path) for split, part in rows.items()
         }
+        class_names = tuple(stored)
     else:
-        labels = {split: [row.label for row in part] for split, part in rows.items()}
-        class_names = order_class_names(text for part in labels.values() for text in part)
+        class_names = order_class_names(row.label for part in rows.values() for row in part)
     splits = {
         split: ImageSplit(
-            [row.image for row in part], encode_labels(labels[split], class_names), [row.name for row in part]
+            [row.image for row in part],
+            encode_labels([row.label for row in part], class_names),
+            [row.name for row in part],
         )
         for split, part in rows.items()
     }
@@ -95,7 +95,7 @@ class _Row(NamedTuple):
 
 class _Rows(NamedTuple):
     rows: list[_Row]
-    class_names: Sequence[str] | None
+    class_names: Sequence[str]
     """Those that the file stores, if any."""
     findings: tuple[Finding, ...]
 
@@ -108,7 +108,7 @@ def _rows_of(table: Table) -> _Rows:
     label_column = find_column(
         columns, LABEL_COLUMNS, "label", called, preferred=list(stored), taken=image_column
     )
-    class_names = stored.get(label_column)
+    class_names = stored.get(label_column, ())
     rows, dropped = [], []
     seen: Counter[str] = Counter()  # rows that repeat a file are numbered
     values = zip(table.columns[image_column], table.columns[label_column], table.names, strict=True)
@@ -180,20 +180,18 @@ def _may_be_wanted(name: str, kind: Any) -> bool:
     return not pyarrow.types.is_nested(kind) or simplify(name) in {*IMAGE_COLUMNS, *LABEL_COLUMNS}
 
 
-def _name_labels(labels: Sequence[str], class_names: Sequence[str], path: Path) -> list[str]:
+def _name_labels(rows: Sequence[_Row], class_names: Sequence[str], path: Path) -> list[_Row]:
     """Replace numbers by the class names that the file stores."""
-    known = set(class_names)
-    named = []
-    for text in labels:
-        is_index = text.isdigit() and int(text) < len(class_names)
-        if not is_index and text not in known:
+    named = {name: name for name in class_names} | {str(i): name for i, name in enumerate(class_names)}
+    for row in rows:
+        if row.label not in named:
+            classes = number_of(len(class_names), "class", "classes")
             raise DataError(
-                f"{path} has the label {text!r} but names {number_of(len(known), 'class', 'classes')}",
+                f"{path} has the label {row.label!r} but names {classes}",
                 expected=f"labels from 0 to {len(class_names) - 1}",
                 remedy="Correct the labels, or the class names stored in the file",
             )
-        named.append(class_names[int(text)] if is_index else text)
-    return named
+    return [row._replace(label=named[row.label]) for row in rows]
 
 
 def _image_content(given: Any, table: Path) -> Path | bytes | None:
@@ -257,24 +255,18 @@ def _convert(loaded: HubSet) -> RawDataset:
     class_names = stored or order_class_names(
         str(value) for part in values.values() for value in part if value is not None
     )
+    index_of = {name: index for index, name in enumerate(class_names)}
     splits = {}
     for split in loaded.splits:
-        labels = _labels_of(values[split], class_names, are_numbers=bool(stored))
-        usable = np.flatnonzero(labels >= 0)
-        part = ImageSplit(loaded.images(split, image_column), labels, loaded.row_names(split))
+        labels = [
+            UNKNOWN_LABEL if value is None else int(value) if stored else index_of[str(value)]
+            for value in values[split]
+        ]
+        images, names = loaded.images(split, image_column), loaded.row_names(split)
+        part = ImageSplit(images, np.array(labels, dtype=np.int64), names)
+        usable = np.flatnonzero(part.labels >= 0)
         splits[split] = part if len(usable) == len(part) else part.take(usable)
     return RawDataset(class_names=class_names, splits=splits, findings=loaded.findings, format=SAVED)
-
-
-def _labels_of(values: Sequence[Any], class_names: Sequence[str], *, are_numbers: bool) -> np.ndarray:
-    """Return the class index of each row; -1, as on the hub, where the label is unknown."""
-    labels = np.full(len(values), UNKNOWN_LABEL, dtype=np.int64)
-    known = [index for index, value in enumerate(values) if value is not None]
-    if are_numbers:
-        labels[known] = [int(values[index]) for index in known]
-    else:
-        labels[known] = encode_labels([str(values[index]) for index in known], class_names)
-    return labels
 
 
 SAVED = "Hugging Face data set"
