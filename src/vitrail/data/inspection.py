@@ -210,18 +210,18 @@ def _ignore(_: int) -> None:
     pass
 
 
-def read_header_sizes(images: Sequence[Any]) -> Int64[np.ndarray, "images 2"]:
-    """Return height and width of each upright image (file or bytes); 0 0 if its header cannot be read."""
-    sizes = np.zeros((len(images), 2), dtype=np.int64)
+def read_header_sizes(images: Sequence[Any], chosen: Sequence[int]) -> Int64[np.ndarray, "chosen 2"]:
+    """Return height and width of upright images (file or bytes); 0 0 if a header cannot be read."""
+    sizes = np.zeros((len(chosen), 2), dtype=np.int64)
 
     def read_chunk(start: int) -> None:
-        for index in range(start, min(start + CHUNK, len(images))):
+        for row, index in enumerate(chosen[start : start + CHUNK], start):
             try:
                 with open_image(images[index]) as image:
-                    sizes[index] = upright_size(image)
+                    sizes[row] = upright_size(image)
             except DataError:  # the doctor tells why, once it decodes the image
                 continue
 
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        list(pool.map(read_chunk, range(0, len(images), CHUNK)))
+        list(pool.map(read_chunk, range(0, len(chosen), CHUNK)))
     return sizes

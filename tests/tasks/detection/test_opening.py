@@ -25,7 +25,7 @@ from making.box_scenes import (
 )
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
-from vitrail.tasks.detection.assembly import KINDS, Notes
+from vitrail.tasks.detection.assembly import KINDS, Reading
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.opening import draw_images, open_boxes
 from vitrail.tasks.detection.settings import BoxDataSettings
@@ -202,11 +202,11 @@ def test_what_cannot_be_used_is_explained(tmp_path: Path, make: Callable[[Path],
 
 
 def test_every_kind_of_note_becomes_a_finding() -> None:
-    notes = Notes()
+    reading = Reading()
     for kind in KINDS:
-        notes.add(kind, "a")
-        notes.add(kind, "b")
-    findings = notes.findings()
+        reading.note(kind, "a")
+        reading.note(kind, "b")
+    findings = reading.all_findings()
     assert [finding.check for finding in findings] == list(KINDS)
     assert all(finding.count == 2 and "{" not in finding.message for finding in findings)
 

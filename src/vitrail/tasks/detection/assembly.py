@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 
 from vitrail.core.boxes import cxcywh_to_xyxy, xywh_to_xyxy
 from vitrail.data.dataset import order_class_names
@@ -122,34 +122,20 @@ KINDS: dict[str, tuple[Severity, str, str]] = {
 """Severity, message and remedy of each kind of note."""
 
 
-class Notes:
-    """Collect items by kind, each of ``KINDS``."""
-
-    def __init__(self) -> None:
-        self._items: dict[str, list[str]] = {}
-        self._others: list[Finding] = []
-
-    def add(self, kind: str, item: str) -> None:
-        assert kind in KINDS, kind
-        self._items.setdefault(kind, []).append(item)
-
-    def add_finding(self, finding: Finding) -> None:
-        """Note a finding of no kind."""
-        self._others.append(finding)
-
-    def of(self, kind: str) -> Sequence[str]:
-        return self._items.get(kind, ())
-
-    def findings(self) -> tuple[Finding, ...]:
-        findings = []
-        for kind, items in self._items.items():
-            severity, message, remedy = KINDS[kind]
-            findings.append(Finding(severity, kind, message.format(count=len(items)), remedy, tuple(items)))
-        return (*findings, *self._others)
-
-
 LARGEST = float(np.finfo(np.float32).max)
 MAX_SIDE = 1 << 24  # pixels; no image has a side beyond, whatever a source claims
+
+
+class AnnotatedBox(NamedTuple):
+    """One box, as it stands in the source."""
+
+    numbers: Sequence[float]
+    """Four finite numbers."""
+    key: int | str
+    """Its class, by id or name."""
+    is_crowd: bool = False
+    """Whether it stands for a group."""
+    is_difficult: bool = False
 
 
 @dataclass
@@ -157,59 +143,63 @@ class AnnotatedImage:
     """One image with its annotations."""
 
     image: Any
-    """A file or the bytes of one; None where ``assemble`` is given the images separately."""
+    """A file or the bytes of one; None where the reading holds the images of the split."""
     name: str
     """Its display name; duplicates are numbered."""
-    boxes: list[Sequence[float]] = field(default_factory=list)
-    """The four finite numbers of each box, as they stand in the source."""
-    classes: list[int | str] = field(default_factory=list)
-    """The class of each box, by id or name."""
-    is_crowd: list[bool] = field(default_factory=list)
-    """Whether each box stands for a group."""
-    is_difficult: list[bool] = field(default_factory=list)
+    boxes: list[AnnotatedBox] = field(default_factory=list)
     claimed_size: tuple[int, int] | None = None
     """Height and width in the annotation."""
-    header_size: tuple[int, int] | None = None
-    """Height and width in the image header, if it has been read already."""
-
-    def add(
-        self, box: Sequence[float], key: int | str, *, is_crowd: bool = False, is_difficult: bool = False
-    ) -> None:
-        self.boxes.append(box)
-        self.classes.append(key)
-        self.is_crowd.append(is_crowd)
-        self.is_difficult.append(is_difficult)
-
-    def take(self, chosen: Sequence[int]) -> AnnotatedImage:
-        """Return the image with some of its boxes."""
-        return replace(
-            self,
-            boxes=[self.boxes[index] for index in chosen],
-            classes=[self.classes[index] for index in chosen],
-            is_crowd=[self.is_crowd[index] for index in chosen],
-            is_difficult=[self.is_difficult[index] for index in chosen],
-        )
 
 
 @dataclass
 class Reading:
     """What a reader has collected of a source, image by image."""
 
-    root: Path
+    root: Path = Path()
     """The folder that image names are relative to."""
-    notes: Notes = field(default_factory=Notes)
-    images: dict[SplitName, list[AnnotatedImage]] = field(default_factory=dict)
+    annotated: dict[SplitName, list[AnnotatedImage]] = field(default_factory=dict)
+    images: dict[SplitName, Sequence[Any]] = field(default_factory=dict)
+    """The images of a split, if its annotated images do not hold them."""
     without_image: list[str] = field(default_factory=list)
     """Annotations of images that are not there."""
+    without_annotations: list[str] = field(default_factory=list)
+    """Images without annotations, kept as images without boxes."""
     finders: list[ImageFinder] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    """Findings that are not of ``KINDS``."""
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    """Items by kind, each of ``KINDS``."""
+    _sizes: dict[SplitName, Int64[np.ndarray, "images 2"]] = field(default_factory=dict)
 
-    def facts(self) -> SourceFacts:
-        used = {image.image for images in self.images.values() for image in images}
+    def note(self, kind: str, item: str) -> None:
+        assert kind in KINDS, kind
+        self.notes.setdefault(kind, []).append(item)
+
+    def all_findings(self) -> tuple[Finding, ...]:
+        noted = []
+        for kind, items in self.notes.items():
+            severity, message, remedy = KINDS[kind]
+            noted.append(Finding(severity, kind, message.format(count=len(items)), remedy, tuple(items)))
+        return (*noted, *self.findings)
+
+    def images_of(self, split: SplitName) -> Sequence[Any]:
+        return self.images[split] if self.images else [entry.image for entry in self.annotated[split]]
+
+    def sizes_of(self, split: SplitName) -> Int64[np.ndarray, "images 2"]:
+        """Return the height and width of each image as annotated, else as in its header."""
+        if split not in self._sizes:
+            claimed = [entry.claimed_size or (0, 0) for entry in self.annotated[split]]
+            sizes = np.array(claimed, dtype=np.int64).reshape(-1, 2)
+            unclaimed = np.flatnonzero(sizes.min(axis=1) <= 0).tolist()
+            sizes[unclaimed] = read_header_sizes(self.images_of(split), unclaimed)
+            self._sizes[split] = sizes
+        return self._sizes[split]
+
+    def unlisted(self) -> tuple[str, ...]:
+        """Return the images beside those of the annotations that no annotation mentions."""
+        used = {entry.image for entries in self.annotated.values() for entry in entries}
         unlisted = dict.fromkeys(file for finder in self.finders for file in finder.unlisted())
-        return SourceFacts(
-            annotations_without_image=tuple(self.without_image),
-            unlisted_images=tuple(relative_name(file, self.root) for file in unlisted if file not in used),
-        )
+        return tuple(relative_name(file, self.root) for file in unlisted if file not in used)
 
 
 @dataclass(frozen=True)
@@ -222,7 +212,7 @@ class Classes:
     """What boxes call each of them: an id, or its name."""
 
     @classmethod
-    def of_ids(cls, names: Mapping[int, str], notes: Notes) -> Classes:
+    def of_ids(cls, names: Mapping[int, str], reading: Reading) -> Classes:
         """Order classes by id, whatever the first and the gaps; number equal names."""
         ids = sorted(names)
         counts: Counter[str] = Counter()
@@ -231,7 +221,7 @@ class Classes:
             name = names[class_id]
             counts[name] += 1
             if counts[name] > 1:
-                notes.add("equal-class-names", f"{name} ({class_id})")
+                reading.note("equal-class-names", f"{name} ({class_id})")
                 name = f"{name} ({class_id})"
             distinct.append(name)
         return cls(tuple(distinct), tuple(ids))
@@ -282,72 +272,58 @@ def whole_number(value: Any) -> int | None:
         return None
 
 
-def assemble(
-    splits: Mapping[SplitName, Sequence[AnnotatedImage]],
-    classes: Classes,
-    *,
-    box_format: BoxFormat,
-    notes: Notes,
-    facts: SourceFacts | None = None,
-    images: Mapping[SplitName, Sequence[Any]] | None = None,
-) -> RawBoxes:
+def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> RawBoxes:
     """Convert the boxes of all splits to pixels and labels.
 
     Boxes of undeclared classes are left out and counted in the facts. If an image has no annotated size, its
     header is read.
-
-    Args:
-        images: the images themselves by split, if ``splits`` does not hold them.
     """
-    _number_equal_names(splits)
+    _number_equal_names(reading.annotated)
     label_of = {key: label for label, key in enumerate(classes.keys)}
     boxes_by_id: Counter[int] = Counter()
     unknown: dict[str, UnknownBoxes] = {}
     difficult: dict[str, tuple[int, ...]] = {}
+    claimed: dict[str, tuple[int, int]] = {}
     assembled: dict[SplitName, BoxSplit] = {}
-    for split, annotated in splits.items():
-        content = images[split] if images is not None else [entry.image for entry in annotated]
-        sizes = sizes_of(content, annotated)
+    for split, annotated in reading.annotated.items():
+        sizes = reading.sizes_of(split)
         kept = []
         for entry, size in zip(annotated, sizes, strict=True):
-            named = entry
-            boxes_by_id.update(key for key in entry.classes if isinstance(key, int))
-            left_out = [index for index, key in enumerate(entry.classes) if key not in label_of]
+            boxes_by_id.update(box.key for box in entry.boxes if isinstance(box.key, int))
+            named = [box for box in entry.boxes if box.key in label_of]
+            left_out = [box for box in entry.boxes if box.key not in label_of]
             if left_out:
-                without_name = entry.take(left_out)
-                (pixels,) = _pixels_of([without_name], size[None], box_format)
-                is_crowd = np.array(without_name.is_crowd, dtype=np.bool_)
-                unknown[entry.name] = UnknownBoxes(pixels, tuple(without_name.classes), is_crowd)
-                named = entry.take([index for index, key in enumerate(entry.classes) if key in label_of])
-            if any(named.is_difficult):
-                notes.add("difficult", entry.name)
-                difficult[entry.name] = tuple(np.flatnonzero(named.is_difficult).tolist())
+                (pixels,) = _pixels_of([left_out], size[None], box_format)
+                unknown[entry.name] = UnknownBoxes(
+                    pixels, tuple(box.key for box in left_out), _are_crowds(left_out)
+                )
+            if any(box.is_difficult for box in named):
+                reading.note("difficult", entry.name)
+                difficult[entry.name] = tuple(i for i, box in enumerate(named) if box.is_difficult)
+            if entry.claimed_size is not None:
+                claimed[entry.name] = entry.claimed_size
             kept.append(named)
         assembled[split] = BoxSplit(
-            content,
+            reading.images_of(split),
             _pixels_of(kept, sizes, box_format),
-            [np.array([label_of[key] for key in entry.classes], dtype=np.int64) for entry in kept],
-            [entry.name for entry in kept],
+            [np.array([label_of[box.key] for box in boxes], dtype=np.int64) for boxes in kept],
+            [entry.name for entry in annotated],
             sizes=sizes,
-            is_crowd=[np.array(entry.is_crowd, dtype=np.bool_) for entry in kept],
+            is_crowd=[_are_crowds(boxes) for boxes in kept],
         )
-    claimed = {
-        entry.name: entry.claimed_size
-        for annotated in splits.values()
-        for entry in annotated
-        if entry.claimed_size is not None
-    }
-    facts = replace(
-        facts or SourceFacts(),
+    facts = SourceFacts(
         box_format=box_format,
         claimed_sizes=claimed,
         declared_class_ids=classes.ids,
         boxes_by_class_id=dict(sorted(boxes_by_id.items())),
         unknown_boxes=unknown,
+        annotations_without_image=tuple(reading.without_image),
+        images_without_annotations=tuple(reading.without_annotations),
+        unlisted_images=reading.unlisted(),
         difficult=difficult,
     )
     class_ids = classes.ids or tuple(range(len(classes.names)))
-    return RawBoxes(classes.names, class_ids, assembled, notes.findings(), facts)
+    return RawBoxes(classes.names, class_ids, assembled, reading.all_findings(), facts)
 
 
 def to_pixels(
@@ -365,33 +341,6 @@ def to_pixels(
     return np.clip(pixels, -LARGEST, LARGEST).astype(np.float32)
 
 
-def sizes_of(images: Sequence[Any], annotated: Sequence[AnnotatedImage]) -> Int64[np.ndarray, "images 2"]:
-    """Return the height and width of each image as annotated, else as in its header."""
-    sizes = np.zeros((len(annotated), 2), dtype=np.int64)
-    unclaimed = []
-    for index, entry in enumerate(annotated):
-        if entry.claimed_size is not None and min(entry.claimed_size) > 0:
-            sizes[index] = entry.claimed_size
-        elif entry.header_size is not None:
-            sizes[index] = entry.header_size
-        else:
-            unclaimed.append(index)
-    if unclaimed:
-        sizes[unclaimed] = read_header_sizes(_Chosen(images, unclaimed))
-    return sizes
-
-
-class _Chosen(Sequence[Any]):
-    def __init__(self, images: Sequence[Any], indices: Sequence[int]) -> None:
-        self._images, self._indices = images, indices
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._images[self._indices[index]]
-
-
 def _number_equal_names(splits: Mapping[SplitName, Sequence[AnnotatedImage]]) -> None:
     """Make names unique: an image may be listed twice, which the doctor reports."""
     counts: Counter[str] = Counter()
@@ -403,10 +352,14 @@ def _number_equal_names(splits: Mapping[SplitName, Sequence[AnnotatedImage]]) ->
 
 
 def _pixels_of(
-    annotated: Sequence[AnnotatedImage], sizes: Int64[np.ndarray, "images 2"], box_format: BoxFormat
+    annotated: Sequence[Sequence[AnnotatedBox]], sizes: Int64[np.ndarray, "images 2"], box_format: BoxFormat
 ) -> list[Float32[np.ndarray, "_ 4"]]:
-    counts = [len(entry.boxes) for entry in annotated]
-    numbers = [box for entry in annotated for box in entry.boxes]
+    counts = [len(boxes) for boxes in annotated]
+    numbers = [box.numbers for boxes in annotated for box in boxes]
     together = np.array(numbers, dtype=np.float64).reshape(-1, 4)
     pixels = to_pixels(together, box_format, np.repeat(sizes, counts, axis=0))
     return np.split(pixels, np.cumsum(counts)[:-1]) if counts else []
+
+
+def _are_crowds(boxes: Sequence[AnnotatedBox]) -> Bool[np.ndarray, " _"]:
+    return np.array([box.is_crowd for box in boxes], dtype=np.bool_)

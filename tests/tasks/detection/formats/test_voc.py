@@ -19,7 +19,7 @@ from making.box_scenes import (
 )
 from vitrail.core.errors import DataError
 from vitrail.tasks.detection.formats import BOX_FORMATS
-from vitrail.tasks.detection.formats.voc import parse_voc, parse_xml
+from vitrail.tasks.detection.formats.voc import parse_voc
 
 VOC = BOX_FORMATS["Pascal VOC"]
 
@@ -193,19 +193,19 @@ def test_entities_are_not_expanded() -> None:
         f'<!ENTITY b{index} "{f"&b{index - 1 if index else str()};" * 10}">' for index in range(9)
     )
     with pytest.raises(ValueError, match="entity 'b'"):
-        parse_xml(f"{bomb}]><annotation>&b8;</annotation>".encode())
+        parse_voc(f"{bomb}]><annotation>&b8;</annotation>".encode())
     outside = b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]><annotation>&x;</annotation>'
     with pytest.raises(ValueError, match="entity 'x'"):
-        parse_xml(outside)
+        parse_voc(outside)
     wide = outside.decode().encode("utf-16")
     with pytest.raises(ValueError, match="entity 'x'"):
-        parse_xml(wide)
+        parse_voc(wide)
 
 
 def test_text_in_other_encodings_is_read() -> None:
     text = "<?xml version='1.0' encoding='{}'?><annotation><filename>\u00e9.png</filename></annotation>"
     for encoding in ("utf-8", "utf-16", "latin-1"):
-        assert parse_voc(text.format(encoding).encode(encoding)).file_name == "\u00e9.png"
+        assert parse_voc(text.format(encoding).encode(encoding)).findtext("filename") == "\u00e9.png"
     with pytest.raises(ValueError, match="unknown encoding"):
         parse_voc(text.format("klingon").encode())
     with pytest.raises(ValueError, match="more than"):

@@ -324,11 +324,12 @@ def test_other_texts_beside_images_are_not_recognised(tmp_path: Path) -> None:
 
 
 def test_the_lines_of_a_file() -> None:
-    labels = parse_labels(yolo_text(make_scenes(4, seed=0)[3]) + "\n  \n\t1\t.5  5e-1 1.0 +0.25 \r\n")
-    assert len(labels.boxes) == 4
-    assert labels.boxes[-1] == [0.5, 0.5, 1.0, 0.25]
-    assert labels.malformed == []
-    assert labels.kinds == set()
+    text = yolo_text(make_scenes(4, seed=0)[3]) + "\n  \n\t1\t.5  5e-1 1.0 +0.25 \r\n"
+    boxes, kinds, malformed = parse_labels(text)
+    assert len(boxes) == 4
+    assert boxes[-1] == ([0.5, 0.5, 1.0, 0.25], 1, False, False)
+    assert malformed == []
+    assert kinds == set()
 
 
 def test_coco128(shared_data: Path) -> None:

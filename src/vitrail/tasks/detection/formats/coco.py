@@ -23,9 +23,9 @@ from vitrail.data.file_places import (
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName, split_of
 from vitrail.tasks.detection.assembly import (
+    AnnotatedBox,
     AnnotatedImage,
     Classes,
-    Notes,
     Reading,
     assemble,
     claimed_size,
@@ -86,60 +86,49 @@ def read_coco(
         path: the file, for messages.
         content: what ``load_coco`` returned.
     """
-    notes = reading.notes
-    images, absent = _index_images(path, content["images"], finder, reading)
+    images: dict[str, AnnotatedImage] = {}
+    absent: dict[str, str] = {}
+    for position, entry in enumerate(content["images"]):
+        key = _key(entry.get("id")) if isinstance(entry, Mapping) else None
+        file_name = entry.get("file_name") if isinstance(entry, Mapping) else None
+        if key is None or not isinstance(file_name, str):
+            reading.note("malformed-entries", f"{path.name}: image {position}")
+        elif key in images or key in absent:
+            reading.note("repeated-image-ids", f"{path.name}: image id {key}")
+        elif (file := finder.find(file_name)) is None:
+            absent[key] = file_name
+        else:
+            size = claimed_size(entry.get("height"), entry.get("width"))
+            images[key] = AnnotatedImage(file, relative_name(file, reading.root), claimed_size=size)
     missing = dict.fromkeys(absent.values())
     for position, entry in enumerate(content.get("annotations", [])):
         where = f"{path.name}: annotation {position}"
         if not isinstance(entry, Mapping):
-            notes.add("malformed-entries", where)
+            reading.note("malformed-entries", where)
             continue
         key = _key(entry.get("image_id"))
         if key is None:
-            notes.add("malformed-entries", f"{where} (image_id {entry.get('image_id')!r:.40})")
+            reading.note("malformed-entries", f"{where} (image_id {entry.get('image_id')!r:.40})")
         elif key in images:
-            _add_box(images[key], entry, where, notes)
+            _add_box(images[key], entry, where, reading)
         elif key not in absent:
             missing[f"{path.name}: image_id {key}"] = None
     reading.without_image += missing
     return list(images.values())
 
 
-def _index_images(
-    path: Path, entries: list[Any], finder: ImageFinder, reading: Reading
-) -> tuple[dict[str, AnnotatedImage], dict[str, str]]:
-    """Return the images by id, and the names by id of those that do not exist."""
-    images: dict[str, AnnotatedImage] = {}
-    absent: dict[str, str] = {}
-    for position, entry in enumerate(entries):
-        key = _key(entry.get("id")) if isinstance(entry, Mapping) else None
-        file_name = entry.get("file_name") if isinstance(entry, Mapping) else None
-        if key is None or not isinstance(file_name, str):
-            reading.notes.add("malformed-entries", f"{path.name}: image {position}")
-        elif key in images or key in absent:
-            reading.notes.add("repeated-image-ids", f"{path.name}: image id {key}")
-        elif (file := finder.find(file_name)) is None:
-            absent[key] = file_name
-        else:
-            images[key] = AnnotatedImage(
-                file,
-                relative_name(file, reading.root),
-                claimed_size=claimed_size(entry.get("height"), entry.get("width")),
-            )
-    return images, absent
-
-
-def _add_box(image: AnnotatedImage, entry: Mapping[str, Any], where: str, notes: Notes) -> None:
+def _add_box(image: AnnotatedImage, entry: Mapping[str, Any], where: str, reading: Reading) -> None:
     box = entry.get("bbox")
     numbers = finite_numbers(box) if isinstance(box, list) and len(box) == 4 else None
     category = whole_number(entry.get("category_id"))
     if numbers is None:
-        notes.add("malformed-boxes", f"{where}, {image.name} (bbox {box!r:.60})")
+        reading.note("malformed-boxes", f"{where}, {image.name} (bbox {box!r:.60})")
     elif category is None:
-        notes.add("malformed-boxes", f"{where}, {image.name} (category_id {entry.get('category_id')!r:.40})")
+        given = f"category_id {entry.get('category_id')!r:.40}"
+        reading.note("malformed-boxes", f"{where}, {image.name} ({given})")
     else:
         is_crowd = whole_number(entry.get("iscrowd") or 0) == 1 or entry.get("iscrowd") is True
-        image.add(numbers, category, is_crowd=is_crowd)
+        image.boxes.append(AnnotatedBox(numbers, category, is_crowd))
 
 
 def _category_names(path: Path, entries: list[Any]) -> dict[int, str]:
@@ -200,27 +189,27 @@ def read(path: Path) -> RawBoxes:
         files, unread = _assign_splits(folder)
     reading = Reading(_data_root(folder))
     for file in unread:
-        reading.notes.add("unread-splits", relative_name(file, reading.root))
+        reading.note("unread-splits", relative_name(file, reading.root))
     categories: dict[SplitName, dict[int, str]] = {}
     for split, file in files.items():
         content = load_coco(file)
         if "annotations" not in content and len(files) > 1:  # such as image_info_test2017.json
-            reading.notes.add("other-annotations", relative_name(file, reading.root))
+            reading.note("other-annotations", relative_name(file, reading.root))
             continue
         finder = ImageFinder(_image_folders(reading.root, file, split))
         reading.finders.append(finder)
         categories[split] = _category_names(file, content["categories"])
-        reading.images[split] = read_coco(file, content, finder, reading)
-        if content["images"] and not reading.images[split]:
+        reading.annotated[split] = read_coco(file, content, finder, reading)
+        if content["images"] and not reading.annotated[split]:
             raise _no_images(file, content["images"], reading.root)
-    if not reading.images:
+    if not reading.annotated:
         raise DataError(
             f"{', '.join(map(str, files.values()))} have no annotations",
             expected="a box for at least one image",
             remedy="Give the files of annotations, instances_*.json",
         )
-    classes = Classes.of_ids(_join_classes(categories, reading.notes), reading.notes)
-    return assemble(reading.images, classes, box_format="xywh", notes=reading.notes, facts=reading.facts())
+    classes = Classes.of_ids(_join_classes(categories, reading), reading)
+    return assemble(reading, classes, box_format="xywh")
 
 
 def _assign_splits(root: Path) -> tuple[dict[SplitName, Path], list[Path]]:
@@ -288,7 +277,7 @@ def _image_folders(root: Path, file: Path, split: SplitName) -> list[Path]:
     return existing(folders)
 
 
-def _join_classes(by_split: Mapping[SplitName, Mapping[int, str]], notes: Notes) -> dict[int, str]:
+def _join_classes(by_split: Mapping[SplitName, Mapping[int, str]], reading: Reading) -> dict[int, str]:
     """Join the categories of all files."""
     names: dict[int, str] = {}
     for split, part in by_split.items():
@@ -302,7 +291,7 @@ def _join_classes(by_split: Mapping[SplitName, Mapping[int, str]], notes: Notes)
                 )
     for class_id, name in sorted(names.items()):
         if not all(class_id in part for part in by_split.values()):
-            notes.add("class-lists-differ", name)
+            reading.note("class-lists-differ", name)
     return names
 
 

@@ -32,17 +32,17 @@ from vitrail.data.tables import (
     tables_in,
 )
 from vitrail.tasks.detection.assembly import (
+    AnnotatedBox,
     AnnotatedImage,
     Classes,
-    Notes,
+    Reading,
     assemble,
     claimed_size,
     finite_numbers,
-    sizes_of,
     whole_number,
 )
 from vitrail.tasks.detection.box_format import choose_format
-from vitrail.tasks.detection.dataset import RawBoxes, SourceFacts
+from vitrail.tasks.detection.dataset import RawBoxes
 
 OBJECT_COLUMNS = ("objects", "object", "annotations")
 BOX_FIELDS = ("bbox", "bboxes", "boxes", "box", "bbox_xyxy", "bbox_xywh", "boxes_xyxy", "boxes_xywh")
@@ -87,11 +87,11 @@ def read(path: Path) -> RawBoxes:
     """
     if is_saved(path):
         return _convert(load_saved(path))
-    notes = Notes()
+    reading = Reading()
     metadata = _metadata_files(path)
-    tables = {split: read_table(file) for split, file in metadata.items()} or _read_parquet(path, notes)
+    tables = {split: read_table(file) for split, file in metadata.items()} or _read_parquet(path, reading)
     root = (path if path.is_dir() else path.parent) if metadata else None
-    is_alone = len(tables) == 1 and not notes.of("unread-splits")
+    is_alone = len(tables) == 1 and "unread-splits" not in reading.notes
     by_split: dict[SplitName, BoxTable] = {}
     names: list[str] | None = None
     for split, table in tables.items():
@@ -100,8 +100,8 @@ def read(path: Path) -> RawBoxes:
         # a split column divides a training table that is alone
         parts = table.rows_by_split() if split == "train" and is_alone else {}
         for part, rows in (parts or {split: list(range(len(table.names)))}).items():
-            by_split[part] = _to_table(table, rows, found, notes, root)
-    return tables_to_boxes(by_split, found, names, notes)
+            by_split[part] = _to_table(table, rows, found, reading, root)
+    return tables_to_boxes(by_split, found, names, reading)
 
 
 def is_of_boxes(name: str) -> bool:
@@ -147,32 +147,26 @@ def described_names(features: Any, column: str, field: str) -> list[str] | None:
 
 
 def tables_to_boxes(
-    tables: Mapping[SplitName, BoxTable],
-    found: Found,
-    names: Sequence[str] | None,
-    notes: Notes,
+    tables: Mapping[SplitName, BoxTable], found: Found, names: Sequence[str] | None, reading: Reading
 ) -> RawBoxes:
     """Join the tables of all splits.
 
     Raises:
         DataError: classes are neither names nor ids.
     """
-    annotated = {split: _annotate(table, found, notes) for split, table in tables.items()}
-    images = {split: table.images for split, table in tables.items()}
-    classes = _classes(annotated, names, notes)
-    numbers, sizes = [], []
-    for split, entries in annotated.items():
-        of_images = sizes_of(images[split], entries)
-        for entry, size in zip(entries, of_images, strict=True):
-            numbers += entry.boxes
+    for split, table in tables.items():
+        reading.annotated[split] = _annotate(table, found, reading)
+        reading.images[split] = table.images
+    classes = _classes(reading, names)
+    boxes, sizes = [], []
+    for split, entries in reading.annotated.items():
+        for entry, size in zip(entries, reading.sizes_of(split), strict=True):
+            boxes += [box.numbers for box in entry.boxes]
             sizes += [size] * len(entry.boxes)
-            entry.header_size = (int(size[0]), int(size[1]))
-    together = np.array(numbers, dtype=np.float64).reshape(-1, 4)
+    together = np.array(boxes, dtype=np.float64).reshape(-1, 4)
     box_format, choice = choose_format(together, np.array(sizes, dtype=np.int64).reshape(-1, 2), found[1])
-    notes.add_finding(choice)
-    return assemble(
-        annotated, classes, box_format=box_format, notes=notes, facts=SourceFacts(), images=images
-    )
+    reading.findings.append(choice)
+    return assemble(reading, classes, box_format=box_format)
 
 
 def image_of(cell: Any, folder: Path, called: str) -> Path | bytes | None:
@@ -206,19 +200,17 @@ def _convert(loaded: HubSet) -> RawBoxes:
         tables[split] = BoxTable(
             loaded.row_names(split), loaded.images(split, column), rows[found[0]][:], sizes
         )
-    notes = Notes()
-    for finding in loaded.findings:
-        notes.add_finding(finding)
-    return tables_to_boxes(tables, found, described_names(described, found[0], found[2]), notes)
+    reading = Reading(findings=list(loaded.findings))
+    return tables_to_boxes(tables, found, described_names(described, found[0], found[2]), reading)
 
 
-def _read_parquet(path: Path, notes: Notes) -> dict[SplitName, Table]:
+def _read_parquet(path: Path, reading: Reading) -> dict[SplitName, Table]:
     tables: dict[SplitName, Table] = {}
     by_stem = _parquet_files(path)
     for stem, files in by_stem.items():
         split = split_of(stem) or ("train" if len(by_stem) == 1 else None)
         if split is None or split in tables:
-            notes.add("unread-splits", stem)
+            reading.note("unread-splits", stem)
             continue
         tables[split] = join_parts([read_table(file) for file in files])
     if not tables:
@@ -230,7 +222,9 @@ def _read_parquet(path: Path, notes: Notes) -> dict[SplitName, Table]:
     return tables
 
 
-def _to_table(table: Table, rows: Sequence[int], found: Found, notes: Notes, root: Path | None) -> BoxTable:
+def _to_table(
+    table: Table, rows: Sequence[int], found: Found, reading: Reading, root: Path | None
+) -> BoxTable:
     file, columns = table.path, table.columns
     column = find_column(list(columns), IMAGE_COLUMNS, "image", file)
     images, names, kept = [], [], []
@@ -241,13 +235,13 @@ def _to_table(table: Table, rows: Sequence[int], found: Found, notes: Notes, roo
         if isinstance(image, Path) and root is not None:
             called = os.path.relpath(image, root)
         if image is None or (isinstance(image, Path) and not image.is_file()):
-            notes.add("missing-images", called)
+            reading.note("missing-images", called)
             continue
         images.append(image)
         names.append(Path(called).as_posix())
         kept.append(row)
     if not images:
-        missing = notes.of("missing-images")
+        missing = reading.notes.get("missing-images")
         raise DataError(
             f"none of the {len(rows)} images of {file} is there, such as {missing[-1]}"
             if missing
@@ -300,7 +294,7 @@ def _parquet_files(path: Path) -> dict[str, list[Path]]:
     return {}
 
 
-def _annotate(table: BoxTable, found: Found, notes: Notes) -> list[AnnotatedImage]:
+def _annotate(table: BoxTable, found: Found, reading: Reading) -> list[AnnotatedImage]:
     annotated = []
     for row, (name, value) in enumerate(zip(table.names, table.objects, strict=True)):
         entry = AnnotatedImage(None, name)
@@ -309,9 +303,9 @@ def _annotate(table: BoxTable, found: Found, notes: Notes) -> list[AnnotatedImag
             numbers = finite_numbers(list(box)) if is_list and len(box) == 4 else None
             key = label if isinstance(label, str) and label else whole_number(label)
             if numbers is None or key is None:
-                notes.add("malformed-boxes", f"{name}: object {position} ({box!r:.60}, {label!r:.30})")
+                reading.note("malformed-boxes", f"{name}: object {position} ({box!r:.60}, {label!r:.30})")
                 continue
-            entry.add(numbers, key, is_crowd=whole_number(crowd) == 1 or crowd is True)
+            entry.boxes.append(AnnotatedBox(numbers, key, whole_number(crowd) == 1 or crowd is True))
         if table.sizes is not None:
             entry.claimed_size = claimed_size(*table.sizes[row])
         annotated.append(entry)
@@ -340,31 +334,28 @@ def _listed(values: Any) -> list[Any]:
     return list(values) if isinstance(values, Sequence | np.ndarray) and not isinstance(values, str) else []
 
 
-def _classes(
-    annotated: Mapping[SplitName, Sequence[AnnotatedImage]], names: Sequence[str] | None, notes: Notes
-) -> Classes:
+def _classes(reading: Reading, names: Sequence[str] | None) -> Classes:
     """Return the declared classes; else those that occur, by name, or by id if they have none."""
-    used = {key for entries in annotated.values() for entry in entries for key in entry.classes}
-    texts = {key for key in used if isinstance(key, str)}
+    images = [image for images in reading.annotated.values() for image in images]
     if names is not None:
-        id_of = {name: index for index, name in enumerate(names)}
-        for entries in annotated.values():
-            for entry in entries:
-                entry.classes = [
-                    id_of.get(key, key) if isinstance(key, str) else key for key in entry.classes
-                ]
-        return Classes.of_ids(dict(enumerate(names)), notes)
-    if texts and len(texts) < len(used):
+        id_of: dict[int | str, int] = {name: index for index, name in enumerate(names)}
+        for image in images:
+            image.boxes = [box._replace(key=id_of.get(box.key, box.key)) for box in image.boxes]
+        return Classes.of_ids(dict(enumerate(names)), reading)
+    used = {box.key for image in images for box in image.boxes}
+    texts = {key for key in used if isinstance(key, str)}
+    ids = sorted(key for key in used if isinstance(key, int))
+    if texts and ids:
         raise DataError(
-            f"classes are texts ({sorted(texts)[0]!r}) in some rows and numbers in others",
+            f"classes are texts ({min(texts)!r}) in some rows and numbers in others",
             expected="one of both",
             remedy="Write the names of all classes, or the ids of all",
         )
     if texts:
         return Classes.of_names(texts)
-    for key in sorted(key for key in used if isinstance(key, int)):
-        notes.add("unnamed-classes", str(key))
-    return Classes.of_ids({key: str(key) for key in used if isinstance(key, int)}, notes)
+    for class_id in ids:
+        reading.note("unnamed-classes", str(class_id))
+    return Classes.of_ids({class_id: str(class_id) for class_id in ids}, reading)
 
 
 def _unwrap(feature: Any) -> dict[str, Any]:

@@ -8,8 +8,9 @@ of the challenge lie one pixel off at the left and the top.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -30,6 +31,7 @@ from vitrail.data.formats import Format
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 from vitrail.data.text.lines import read_list
 from vitrail.tasks.detection.assembly import (
+    AnnotatedBox,
     AnnotatedImage,
     Classes,
     Reading,
@@ -44,22 +46,6 @@ MAX_BYTES = 1 << 24  # a file of 16 MiB holds 50,000 boxes
 PEEK = 4096  # bytes that a cheap look reads
 
 
-@dataclass
-class VocImage:
-    """The content of one file."""
-
-    file_name: str
-    """Empty if not given."""
-    size: tuple[int, int] | None
-    """Height and width."""
-    boxes: list[list[float]] = field(default_factory=list)
-    """xmin, ymin, xmax, ymax of each object."""
-    names: list[str] = field(default_factory=list)
-    is_difficult: list[bool] = field(default_factory=list)
-    malformed: list[str] = field(default_factory=list)
-    """Objects without a class or four numbers, as messages name them."""
-
-
 def looks_like_voc(path: Path) -> bool:
     """Tell from its beginning whether a file is an annotation."""
     try:
@@ -69,39 +55,12 @@ def looks_like_voc(path: Path) -> bool:
         return False
 
 
-def parse_voc(content: bytes) -> VocImage:
-    """Parse the bytes of one file.
+def parse_voc(content: bytes) -> ElementTree.Element:
+    """Parse the bytes of one file, which are not trusted: entities could grow without bound or read files.
 
     Raises:
-        ValueError: they are not such a file; the message says why.
-    """
-    root = parse_xml(content)
-    if root.tag != "annotation":
-        raise ValueError(f"its outermost element is <{root.tag}>, not <annotation>")
-    size = root.find("size")
-    claimed = None if size is None else _numbers(size, ("height", "width"))
-    image = VocImage(
-        (root.findtext("filename") or "").strip(),
-        None if claimed is None else claimed_size(*claimed),
-    )
-    for position, entry in enumerate(root.findall("object")):
-        name = (entry.findtext("name") or "").strip()
-        corners = entry.find("bndbox")
-        numbers = None if corners is None else _numbers(corners, CORNERS)
-        if not name or numbers is None:
-            image.malformed.append(f"object {position} ({name or 'without a name'})")
-            continue
-        image.boxes.append(numbers)
-        image.names.append(name)
-        image.is_difficult.append((entry.findtext("difficult") or "").strip() == "1")
-    return image
-
-
-def parse_xml(content: bytes) -> ElementTree.Element:
-    """Parse untrusted XML: entities are refused, since they could grow without bound or read files.
-
-    Raises:
-        ValueError: it is not well-formed, too large, or declares entities.
+        ValueError: it is not well-formed, too large, declares entities, or is not an annotation; the message
+            says why.
     """
     if len(content) > MAX_BYTES:
         raise ValueError(f"it has {len(content):,} bytes, more than {MAX_BYTES:,}")
@@ -114,22 +73,18 @@ def parse_xml(content: bytes) -> ElementTree.Element:
     parser.EntityDeclHandler = _refuse_entity
     try:
         parser.Parse(content, True)
-        return builder.close()
+        root = builder.close()
     except expat.ExpatError as error:
         raise ValueError(f"it is not well-formed XML: {error}") from None
     except LookupError as error:  # an encoding unknown to Python
         raise ValueError(f"its text cannot be decoded: {error}") from None
+    if root.tag != "annotation":
+        raise ValueError(f"its outermost element is <{root.tag}>, not <annotation>")
+    return root
 
 
 def _refuse_entity(name: str, *_: Any) -> None:
     raise ValueError(f"it declares the entity {name!r}, which is not allowed")
-
-
-def _numbers(element: ElementTree.Element, names: tuple[str, ...]) -> list[float] | None:
-    try:
-        return finite_numbers([float(element.findtext(name) or "") for name in names])
-    except ValueError:
-        return None
 
 
 ANNOTATION_FOLDERS = ("Annotations", "annotations", "xmls", "labels")
@@ -160,30 +115,30 @@ def read(path: Path) -> RawBoxes:
     root, parts = _find(path)
     reading = Reading(root)
     num_read = sum(_read_part(split, part, reading) for split, part in parts.items())
-    broken = reading.notes.of("unreadable-annotations")
+    broken = reading.notes.get("unreadable-annotations", [])
     if not num_read:
         raise DataError(
             f"none of the annotations in {root} can be read: {'; '.join(broken[:MAX_REASONS]) or 'no file'}",
             expected=FORMAT.layout,
             remedy="Write or download them again",
         )
-    if not any(reading.images.values()):
+    if not any(reading.annotated.values()):
         raise DataError(
             f"{root} has {num_read} files of annotations and none has an image, such as "
             f"{reading.without_image[0]}",
             expected="an image of the same name, in JPEGImages/, images/ or beside the XML file",
             remedy="Put the images there",
         )
-    names = {str(name) for images in reading.images.values() for image in images for name in image.classes}
-    classes = Classes.of_names(names)
-    return assemble(reading.images, classes, box_format="xyxy", notes=reading.notes, facts=reading.facts())
+    images = itertools.chain.from_iterable(reading.annotated.values())
+    classes = Classes.of_names({str(box.key) for image in images for box in image.boxes})
+    return assemble(reading, classes, box_format="xyxy")
 
 
 def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
     """Read the files of one split, and return how many could be read."""
     finder = ImageFinder(part.image_folders)
     reading.finders.append(finder)
-    images = reading.images.setdefault(split, [])
+    images = reading.annotated.setdefault(split, [])
     num_read = 0
     files = {file.stem: file for file in _xml_files(part.annotations)}
     for stem in sorted(files) if part.listed is None else part.listed:
@@ -195,29 +150,49 @@ def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
             if finder.find_stem(stem) is None:
                 reading.without_image.append(f"{split} list: {stem}")
             else:
-                reading.notes.add("listed-without-annotations", stem)
+                reading.note("listed-without-annotations", stem)
             continue
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            reading.notes.add("unreadable-annotations", f"{called}: {reason}")
+            reading.note("unreadable-annotations", f"{called}: {reason}")
             finder.find_stem(stem)  # is not an unlisted image
             continue
         num_read += 1
-        image = finder.find_stem(stem)
+        image, file_name = finder.find_stem(stem), (content.findtext("filename") or "").strip()
         if image is None:
-            image = finder.find(content.file_name)
-        elif content.file_name and Path(content.file_name.replace("\\", "/")).stem != stem:
-            reading.notes.add("other-file-names", f"{called} ({content.file_name})")
+            image = finder.find(file_name)
+        elif file_name and Path(file_name.replace("\\", "/")).stem != stem:
+            reading.note("other-file-names", f"{called} ({file_name})")
         if image is None:
             reading.without_image.append(called)
             continue
-        for fault in content.malformed:
-            reading.notes.add("malformed-boxes", f"{called}: {fault}")
-        entry = AnnotatedImage(image, relative_name(image, reading.root), claimed_size=content.size)
-        for box, name, is_difficult in zip(content.boxes, content.names, content.is_difficult, strict=True):
-            entry.add(box, name, is_difficult=is_difficult)
-        images.append(entry)
+        size = _numbers(content.find("size"), ("height", "width"))
+        claimed = None if size is None else claimed_size(*size)
+        boxes = _boxes(content, called, reading)
+        images.append(AnnotatedImage(image, relative_name(image, reading.root), boxes, claimed))
     return num_read
+
+
+def _boxes(content: ElementTree.Element, called: str, reading: Reading) -> list[AnnotatedBox]:
+    boxes = []
+    for position, entry in enumerate(content.findall("object")):
+        name = (entry.findtext("name") or "").strip()
+        numbers = _numbers(entry.find("bndbox"), CORNERS)
+        if not name or numbers is None:
+            reading.note("malformed-boxes", f"{called}: object {position} ({name or 'without a name'})")
+            continue
+        is_difficult = (entry.findtext("difficult") or "").strip() == "1"
+        boxes.append(AnnotatedBox(numbers, name, is_difficult=is_difficult))
+    return boxes
+
+
+def _numbers(element: ElementTree.Element | None, names: tuple[str, ...]) -> list[float] | None:
+    if element is None:
+        return None
+    try:
+        return finite_numbers([float(element.findtext(name) or "") for name in names])
+    except ValueError:
+        return None
 
 
 def _find(path: Path) -> tuple[Path, dict[SplitName, _Part]]:

@@ -32,6 +32,7 @@ from vitrail.data.formats import Format
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 from vitrail.data.text.lines import read_list
 from vitrail.tasks.detection.assembly import (
+    AnnotatedBox,
     AnnotatedImage,
     Classes,
     Reading,
@@ -39,7 +40,7 @@ from vitrail.tasks.detection.assembly import (
     finite_numbers,
     whole_number,
 )
-from vitrail.tasks.detection.dataset import RawBoxes, SourceFacts
+from vitrail.tasks.detection.dataset import RawBoxes
 
 MAX_BYTES = 1 << 20  # of a YAML file; names of ten thousand classes take a fifth of it
 PEEK = 4096  # bytes that a cheap look reads
@@ -48,19 +49,6 @@ FOLDER_KEYS = re.compile(rb"^(train|val|valid|validation|test|path)\s*:", re.M)
 LABEL_LINE = re.compile(rb"^\s*\d+(\.0*)?(\s+[-+.\deE]+){4,}\s*$")
 POINTS = 3  # an outline has at least as many
 CONFIG_SUFFIXES = (".yaml", ".yml")
-
-
-@dataclass
-class YoloLabels:
-    """The labels of one image."""
-
-    boxes: list[list[float]] = field(default_factory=list)
-    """Centre, width and height, normalised."""
-    class_ids: list[int] = field(default_factory=list)
-    malformed: list[str] = field(default_factory=list)
-    """Lines that hold no valid box, as messages name them."""
-    kinds: set[str] = field(default_factory=set)
-    """Kinds of notes on what the lines hold besides boxes."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +67,19 @@ class YoloConfig:
     """Keypoint data sets: numbers on a line after the class, the box included."""
 
 
-def parse_labels(text: str, numbers_per_box: int | None = None) -> YoloLabels:
-    """Read the lines of one label file; invalid lines are collected, not raised."""
-    labels = YoloLabels()
-    corners: dict[int, list[float]] = {}
+def parse_labels(
+    text: str, numbers_per_box: int | None = None
+) -> tuple[list[AnnotatedBox], set[str], list[str]]:
+    """Read the lines of one label file; invalid lines are collected, not raised.
+
+    Returns:
+        boxes: centre, width and height, normalised.
+        kinds: of notes on what the lines hold besides boxes.
+        malformed: lines that hold no valid box, as messages name them.
+    """
+    boxes: list[AnnotatedBox] = []
+    kinds: set[str] = set()
+    malformed: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
         values = line.split()
         if not values:
@@ -93,26 +90,22 @@ def parse_labels(text: str, numbers_per_box: int | None = None) -> YoloLabels:
             numbers = None
         class_id = None if numbers is None else whole_number(numbers[0])
         if numbers is None or class_id is None or len(numbers) < 5:
-            labels.malformed.append(f"line {number} ({line.strip()[:60]!r})")
+            malformed.append(f"line {number} ({line.strip()[:60]!r})")
             continue
-        rest = numbers[1:]
-        if len(rest) == 5:
-            labels.kinds.add("confidences")
-        elif len(rest) > 4 and len(rest) == numbers_per_box:
-            labels.kinds.add("keypoints")
-        elif len(rest) >= 2 * POINTS and len(rest) % 2 == 0:
-            labels.kinds.add("polygons")
-            corners[len(labels.boxes)] = [min(rest[::2]), min(rest[1::2]), max(rest[::2]), max(rest[1::2])]
-        elif len(rest) > 4:
-            labels.malformed.append(f"line {number} ({len(numbers)} numbers)")
+        box = numbers[1:]
+        if len(box) == 5:
+            kinds.add("confidences")
+        elif len(box) > 4 and len(box) == numbers_per_box:
+            kinds.add("keypoints")
+        elif len(box) >= 2 * POINTS and len(box) % 2 == 0:
+            kinds.add("polygons")
+            corners = [min(box[::2]), min(box[1::2]), max(box[::2]), max(box[1::2])]
+            box = xyxy_to_cxcywh(torch.tensor(corners, dtype=torch.float64)).tolist()
+        elif len(box) > 4:
+            malformed.append(f"line {number} ({len(numbers)} numbers)")
             continue
-        labels.boxes.append(rest[:4])
-        labels.class_ids.append(class_id)
-    if corners:
-        around = xyxy_to_cxcywh(torch.tensor(list(corners.values()), dtype=torch.float64)).tolist()
-        for position, box in zip(corners, around, strict=True):
-            labels.boxes[position] = box
-    return labels
+        boxes.append(AnnotatedBox(box[:4], class_id))
+    return boxes, kinds, malformed
 
 
 def looks_like_labels(path: Path) -> bool:
@@ -294,32 +287,6 @@ def images_by_split(root: Path) -> dict[SplitName, list[Path]]:
     return {"train": list_images(root / "images" if (root / "images").is_dir() else root)}
 
 
-def images_of_config(
-    config: YoloConfig, split: SplitName, root: Path
-) -> tuple[list[Path], list[str], list[str]]:
-    """List the images of a split that a YAML file names; ``root`` is the folder that the user named.
-
-    Returns:
-        images: the files.
-        missing: entries that do not exist.
-        moved: entries found elsewhere, by the end of their path.
-    """
-    here = config.file.parent
-    stated = here / config.base
-    bases = existing([stated, here, root, here.parent])
-    images: list[Path] = []
-    missing, moved = [], []
-    for entry in config.folders[split]:
-        found = _resolve(entry, bases)
-        if found is None:
-            missing.append(f"{split}: {entry}")
-            continue
-        if os.path.normpath(found) != os.path.normpath(stated / entry):
-            moved.append(f"{split}: {entry}")
-        images += read_image_list(found, bases) if found.is_file() else list_images(found)
-    return images, missing, moved
-
-
 def read_image_list(file: Path, bases: Sequence[Path]) -> list[Path]:
     """Read a text file of image paths, one per line, relative to the file or absolute.
 
@@ -410,8 +377,8 @@ def _holds_labels(folder: Path, *, beside_images: bool = False) -> bool:
 @dataclass
 class _YoloReading(Reading):
     config: YoloConfig | None = None
-    without_labels: list[str] = field(default_factory=list)
     used: set[Path] = field(default_factory=set)
+    """The label files of images."""
     label_folders: set[Path] = field(default_factory=set)
 
 
@@ -441,20 +408,16 @@ def read(path: Path) -> RawBoxes:
     by_split = _images(done)
     for split, images in by_split.items():
         if entries := _annotate(images, split, done):
-            done.images[split] = entries
+            done.annotated[split] = entries
     if not done.label_folders:
         raise DataError(
             f"{root} holds {sum(map(len, by_split.values()))} images and no label file for any of them",
             expected="a .txt file of the same name for each image, in labels/ beside images/",
             remedy="Put the labels there",
         )
-    names = _class_names(done)
-    facts = SourceFacts(
-        images_without_annotations=tuple(done.without_labels),
-        annotations_without_image=tuple(relative_name(file, root) for file in _orphans(done)),
-    )
-    classes = Classes.of_ids(names, done.notes)
-    return assemble(done.images, classes, box_format="cxcywh_shares", notes=done.notes, facts=facts)
+    classes = Classes.of_ids(_class_names(done), done)
+    done.without_image += [relative_name(file, root) for file in _orphans(done)]
+    return assemble(done, classes, box_format="cxcywh_shares")
 
 
 def _images(done: _YoloReading) -> dict[SplitName, list[Path]]:
@@ -471,22 +434,30 @@ def _images(done: _YoloReading) -> dict[SplitName, list[Path]]:
                 remedy="Put the images there",
             )
         return found
+    here = config.file.parent
+    stated = here / config.base
+    bases = existing([stated, here, done.root, here.parent])
     by_split: dict[SplitName, list[Path]] = {}
-    for split in config.folders:
-        images, missing, moved = images_of_config(config, split, done.root)
-        for entry in moved:
-            done.notes.add("moved-paths", entry)
+    for split, entries in config.folders.items():
+        images: list[Path] = []
+        missing = []
+        for entry in entries:
+            found = _resolve(entry, bases)
+            if found is None:
+                missing.append(entry)
+                continue
+            if os.path.normpath(found) != os.path.normpath(stated / entry):
+                done.note("moved-paths", f"{split}: {entry}")
+            images += read_image_list(found, bases) if found.is_file() else list_images(found)
         if images:
             by_split[split] = images
-        else:
-            missing = missing or [f"{split}: {', '.join(config.folders[split])}"]
-        for entry in missing:
-            done.notes.add("missing-splits", entry)
+        for entry in missing if images or missing else [", ".join(entries)]:
+            done.note("missing-splits", f"{split}: {entry}")
     if not by_split:
-        stated = ", ".join(done.notes.of("missing-splits"))
+        stated = ", ".join(done.notes["missing-splits"])
         raise DataError(
             f"{config.file} names folders that are not there or hold no image ({stated})",
-            expected=f"folders of images relative to {config.file.parent / config.base}",
+            expected=f"folders of images relative to {stated}",
             remedy="Correct the paths in the file, or put the images there",
         )
     return by_split
@@ -502,7 +473,7 @@ def _annotate(images: Sequence[Path], split: SplitName, done: _YoloReading) -> l
     for folder, members in by_folder.items():
         labels = label_folder(folder, (image.stem for image in members), bases)
         if labels is None:
-            done.notes.add("unlabelled-folders", f"{split}: {relative_name(folder, done.root)}")
+            done.note("unlabelled-folders", f"{split}: {relative_name(folder, done.root)}")
             continue
         done.label_folders.add(labels)
         for image in members:
@@ -519,19 +490,18 @@ def _read_labels(image: Path, file: Path, done: _YoloReading) -> AnnotatedImage 
     try:
         text = file.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        done.without_labels.append(entry.name)
+        done.without_annotations.append(entry.name)
         return entry
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"byte {error.start} is not UTF-8 text"
-        done.notes.add("unreadable-annotations", f"{called}: {reason}")
+        done.note("unreadable-annotations", f"{called}: {reason}")
         return None
-    labels = parse_labels(text, None if done.config is None else done.config.numbers_per_box)
-    for kind in sorted(labels.kinds):
-        done.notes.add(kind, called)
-    for fault in labels.malformed:
-        done.notes.add("malformed-boxes", f"{called}: {fault}")
-    for box, class_id in zip(labels.boxes, labels.class_ids, strict=True):
-        entry.add(box, class_id)
+    numbers_per_box = None if done.config is None else done.config.numbers_per_box
+    entry.boxes, kinds, malformed = parse_labels(text, numbers_per_box)
+    for kind in sorted(kinds):
+        done.note(kind, called)
+    for fault in malformed:
+        done.note("malformed-boxes", f"{called}: {fault}")
     return entry
 
 
@@ -550,7 +520,7 @@ def _class_names(done: _YoloReading) -> dict[int, str]:
     config = done.config
     if config is not None and config.names:
         if config.num_classes is not None and config.num_classes != len(config.names):
-            done.notes.add("class-count", f"nc: {config.num_classes}, names: {len(config.names)}")
+            done.note("class-count", f"nc: {config.num_classes}, names: {len(config.names)}")
         return dict(config.names)
     parents = sorted({folder.parent for folder in done.label_folders})
     for folder in dict.fromkeys([done.root, *sorted(done.label_folders), *parents]):
