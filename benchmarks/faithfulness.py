@@ -51,8 +51,8 @@ def main() -> None:
             )
             rows, columns = found.grid
             print(f"{run.name}: {found.num_images} images, {rows} x {columns} patches, covered by {filling}")
-            header, cells = faithfulness_table(found)
-            for row in [header, *cells]:
+            header, rows = faithfulness_table(found)
+            for row in [header, *rows]:
                 print("  " + "  ".join(f"{cell:26}" for cell in row).rstrip(), flush=True)
             page = arguments.output / f"{run.name}-{filling}.html"
             write_faithfulness(page, found, title=f"Faithfulness of explanations: {run.name}")

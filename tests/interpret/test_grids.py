@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.interpret import AttentionMap
-from vitrail.interpret.grids import coarsen, join_levels, spread_cells, with_joined_levels
+from vitrail.interpret.grids import coarsen, join_levels, spread_patches, with_joined_levels
 
 SIDES = st.integers(1, 9)
 
@@ -16,20 +16,26 @@ SIDES = st.integers(1, 9)
 @given(rows=SIDES, columns=SIDES, to_rows=SIDES, to_columns=SIDES)
 def test_no_value_is_lost_between_any_two_grids(rows, columns, to_rows, to_columns):
     values = torch.rand(2, rows, columns)
-    spread = spread_cells(values, (to_rows, to_columns))
+    spread = spread_patches(values, (to_rows, to_columns))
 
     assert spread.shape == (2, to_rows, to_columns)
     torch.testing.assert_close(spread.sum((-1, -2)), values.sum((-1, -2)))
     assert (spread >= 0).all()
 
 
-def test_merged_cells_are_shared_evenly_and_others_by_overlap():
-    assert spread_cells(torch.tensor([[6.0], [3.0], [5.0]]), (5, 1)).flatten().tolist() == [3, 3, 1.5, 1.5, 5]
-    assert spread_cells(torch.tensor([[9.0, 0.0, 0.0, 0.0]]), (1, 3)).flatten().tolist() == [9, 0, 0]
-    assert spread_cells(torch.tensor([[6.0, 0.0]]), (1, 3)).sum() == 6
-    assert spread_cells(torch.ones(5, 3), (3, 2)).tolist() == [[4, 2], [4, 2], [2, 1]]
+def test_merged_patches_are_shared_evenly_and_others_by_overlap():
+    assert spread_patches(torch.tensor([[6.0], [3.0], [5.0]]), (5, 1)).flatten().tolist() == [
+        3,
+        3,
+        1.5,
+        1.5,
+        5,
+    ]
+    assert spread_patches(torch.tensor([[9.0, 0.0, 0.0, 0.0]]), (1, 3)).flatten().tolist() == [9, 0, 0]
+    assert spread_patches(torch.tensor([[6.0, 0.0]]), (1, 3)).sum() == 6
+    assert spread_patches(torch.ones(5, 3), (3, 2)).tolist() == [[4, 2], [4, 2], [2, 1]]
     values = torch.rand(3, 2)
-    torch.testing.assert_close(spread_cells(spread_cells(values, (5, 3)), (3, 2)), values)
+    torch.testing.assert_close(spread_patches(spread_patches(values, (5, 3)), (3, 2)), values)
 
 
 def _map(queries: tuple[int, int], keys: tuple[int, int], *, num_prefix: int = 0) -> AttentionMap:
@@ -51,8 +57,8 @@ def test_queries_are_averaged_and_keys_added():
 
     assert (coarse.query_grid, coarse.grid, coarse.num_prefix) == ((2, 3), (3, 2), 1)
     assert coarse.weights.shape == (2, 3, 7, 7)
-    cells = recorded.weights[:, :, 1:, 1:].reshape(2, 3, 4, 6, 5, 3)
-    expected = cells[:, :, 2:4, 4:6, 2:4, 2:].sum((-2, -1)).mean((-2, -1))  # a square that is not full
+    patches = recorded.weights[:, :, 1:, 1:].reshape(2, 3, 4, 6, 5, 3)
+    expected = patches[:, :, 2:4, 4:6, 2:4, 2:].sum((-2, -1)).mean((-2, -1))  # a square that is not full
     torch.testing.assert_close(coarse.weights[:, :, 6, 4], expected)
     torch.testing.assert_close(coarse.weights[:, :, 0, 0], recorded.weights[:, :, 0, 0])
     torch.testing.assert_close(coarse.weights.sum(-1), torch.ones(coarse.weights.shape[:-1]))
@@ -71,14 +77,14 @@ def level(grid: tuple[int, int], weights: torch.Tensor, layer: str = "layer") ->
     return AttentionMap(layer, weights, "cross", grid, 0)
 
 
-def test_weights_are_spread_over_what_their_cells_cover():
+def test_weights_are_spread_over_what_their_patches_cover():
     coarse = level((1, 2), torch.tensor([[[[0.3, 0.1]]]]))
     fine = level((2, 3), torch.tensor([[[[0.1, 0.0, 0.2, 0.0, 0.3, 0.0]]]]))
 
     joined = join_levels([fine, coarse])
 
     assert joined.grid == (2, 3)
-    # Of three columns, the first of two coarse cells covers the first and half of the second.
+    # Of three columns, the first of two coarse patches covers the first and half of the second.
     spread = torch.tensor([[0.1, 0.05 + 0.05 / 3, 0.1 / 3]]).expand(2, 3)
     expected = fine.weights.reshape(2, 3) + spread
     torch.testing.assert_close(joined.weights.reshape(2, 3), expected)

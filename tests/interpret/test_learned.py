@@ -162,7 +162,7 @@ def test_continuous_biases_are_computed_for_the_model_s_own_grid() -> None:
 
     assert [len(each.biases) for each in found][:3] == [3, 3, 6]
     bias = dict(model.named_modules())[found[0].layer]
-    of_pairs = bias(bias.grid)[0]  # heads cells cells
+    of_pairs = bias(bias.grid)[0]  # heads patches patches
     rows, columns = bias.grid
     last_of_first_row = columns - 1
     torch.testing.assert_close(

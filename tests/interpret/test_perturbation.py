@@ -1,4 +1,4 @@
-"""Covering cells of images, and what the perturbation test makes of it."""
+"""Covering patches of images, and what the perturbation test makes of it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from torch import nn
 from vitrail.interpret.perturbation import (
     Faithfulness,
     area_under,
-    cell_of_pixels,
     compare_areas,
     cover,
     curve_shares,
     fill_images,
     mean_interval,
+    patch_of_pixels,
     perturb,
 )
 
 
-def test_cells_tile_an_image_and_differ_by_one_pixel_at_most():
-    cells = cell_of_pixels((5, 7), (2, 3))
-    assert cells.unique().tolist() == list(range(6))
-    assert cells[:, 0].tolist() == [0, 0, 0, 3, 3]
-    assert cells[0].tolist() == [0, 0, 0, 1, 1, 2, 2]
+def test_patches_tile_an_image_and_differ_by_one_pixel_at_most():
+    patches = patch_of_pixels((5, 7), (2, 3))
+    assert patches.unique().tolist() == list(range(6))
+    assert patches[:, 0].tolist() == [0, 0, 0, 3, 3]
+    assert patches[0].tolist() == [0, 0, 0, 1, 1, 2, 2]
 
 
-def test_only_covered_cells_take_the_filling():
+def test_only_covered_patches_take_the_filling():
     images, filling = torch.rand(2, 3, 4, 6), -torch.ones(1, 3, 4, 6)
     is_covered = torch.zeros(2, 2, 3, dtype=torch.bool)
     is_covered[0, 1, 2] = True
@@ -50,7 +50,7 @@ def test_blur_keeps_colours_and_takes_shapes_away():
 
 
 class Corner(nn.Module):
-    """Its class is there as far as the first of 2x3 cells is bright."""
+    """Its class is there as far as the first of 2x3 patches is bright."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         bright = images[:, :, :2, :2].mean(dim=(1, 2, 3))
@@ -72,7 +72,7 @@ def test_covering_what_the_model_reads_first_makes_its_class_fall_at_once_and_la
     assert last.deletion[-1].item() == pytest.approx(0.5)
 
 
-def test_equal_cells_come_in_an_order_of_the_seed_alone():
+def test_equal_patches_come_in_an_order_of_the_seed_alone():
     def deletion(seed: int) -> torch.Tensor:
         return perturb(Corner(), IMAGE, 0, torch.zeros(2, 3), filling="mean", num_steps=6, seed=seed).deletion
 
@@ -80,7 +80,7 @@ def test_equal_cells_come_in_an_order_of_the_seed_alone():
     assert torch.equal(deletion(3), deletion(3))
 
 
-def test_areas_are_those_of_trapezes_over_steps_of_different_cells():
+def test_areas_are_those_of_trapezes_over_steps_of_different_patches():
     assert curve_shares(6, 3) == pytest.approx([0, 1 / 3, 2 / 3, 1])
     assert curve_shares(3, 16) == pytest.approx([0, 1 / 3, 2 / 3, 1])
     assert area_under(np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]), [0, 0.5, 1]).tolist() == [0.25, 0.75]

@@ -123,7 +123,7 @@ def test_windows_pull_as_the_map_of_the_whole_image_does():
     for recorded, qkv, gradient, block in reversed(
         list(zip(maps, values, gradients, model.stages[0].blocks, strict=True))
     ):
-        dense_value = _to_grid(qkv[..., 12:], block)  # heads cells d
+        dense_value = _to_grid(qkv[..., 12:], block)  # heads patches d
         dense_gradient = _to_grid(gradient, block)
         edges = weigh_edges(recorded.weights, dense_value[None], dense_gradient[None])
         expected = expected + 96 * torch.einsum("bq,bqk->bk", expected, edges)
@@ -138,9 +138,9 @@ def _to_grid(values: torch.Tensor, block: nn.Module) -> torch.Tensor:
     from vitrail.nn.windows import fit_windows, window_positions
 
     windows = fit_windows((8, 12), (3, 3), shifted=block.mixer.shifted)
-    cells = window_positions(windows).flatten()
+    patches = window_positions(windows).flatten()
     dense = torch.zeros(96, values.shape[-1])
-    dense[cells[cells >= 0]] = values.detach().flatten(0, -2)[cells >= 0]
+    dense[patches[patches >= 0]] = values.detach().flatten(0, -2)[patches >= 0]
     return dense.unflatten(-1, (block.mixer.num_heads, -1)).transpose(0, 1)
 
 

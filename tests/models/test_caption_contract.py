@@ -39,15 +39,15 @@ def test_there_is_a_logit_for_every_token_of_every_caption(model, images, captio
     assert output.logits.shape == (3, 2, 5, 13)
     assert output.logits.isfinite().all()
     if output.attention is not None:
-        cells = model.encode(images).cells.shape[1]
-        assert output.attention.shape == (3, 2, 5, cells)
+        num_patches = model.encode(images).features.shape[1]
+        assert output.attention.shape == (3, 2, 5, num_patches)
         torch.testing.assert_close(output.attention.sum(dim=-1), torch.ones(3, 2, 5))
 
 
 def test_cells_that_were_kept_give_what_the_images_give(model, images, captions):
     seen = model.encode(images)
-    assert seen.cells.shape[1:] == (seen.grid[0] * seen.grid[1], model.encoder.dim)
-    torch.testing.assert_close(model(seen.cells, captions).logits, model(images, captions).logits)
+    assert seen.features.shape[1:] == (seen.grid[0] * seen.grid[1], model.encoder.dim)
+    torch.testing.assert_close(model(seen.features, captions).logits, model(images, captions).logits)
     assert seen.grid == model.encoder.grid
 
 
@@ -114,7 +114,7 @@ def test_an_encoder_takes_the_weights_of_its_image_model(images):
     captioner.encoder.take_weights(trained)
     features = trained.features(images)[-1]
     pooled = torch.nn.functional.avg_pool2d(features, 2, ceil_mode=True, count_include_pad=False)
-    torch.testing.assert_close(captioner.encode(images).cells, pooled.flatten(2).transpose(1, 2))
+    torch.testing.assert_close(captioner.encode(images).features, pooled.flatten(2).transpose(1, 2))
 
 
 def test_weights_of_another_model_are_refused(images):

@@ -148,8 +148,8 @@ def test_recorded_maps_are_there_and_say_where_their_tokens_are(model, images):
         assert each.weights.shape[0] == 3
         assert each.weights.dtype == torch.float32
         assert each.weights.shape[-1] == each.num_prefix + each.grid[0] * each.grid[1]
-        cells = each.query_grid[0] * each.query_grid[1]
-        assert each.weights.shape[-2] - cells == each.num_prefix
+        patches = each.query_grid[0] * each.query_grid[1]
+        assert each.weights.shape[-2] - patches == each.num_prefix
         if each.kind != "mixing":
             torch.testing.assert_close(each.weights.sum(-1), torch.ones(each.weights.shape[:-1]))
 

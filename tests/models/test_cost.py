@@ -83,7 +83,7 @@ def test_the_estimate_of_memory_is_near_what_the_allocator_gives(name):
             peak = max(peak, live)
 
     assert estimated <= 1.05 * peak
-    if name != "resnet18":  # the CPU's convolutions take a reordered copy of weights and cells on top
+    if name != "resnet18":  # the CPU's convolutions take a reordered copy of weights and activations on top
         assert estimated >= 0.7 * peak
 
 

@@ -213,9 +213,9 @@ def test_recorded_maps_are_there_and_look_at_no_padding(model, images):
     for each in crossing:
         assert each.weights.shape[-2] == model.config.num_queries
         assert each.weights.shape[-1] == each.grid[0] * each.grid[1]
-        by_cell = each.weights.unflatten(-1, each.grid)
-        assert by_cell[2, ..., -1].max() == 0  # the columns to the right of an image that is 40 of 72 wide
-        assert by_cell[0].max() > 0
+        by_patch = each.weights.unflatten(-1, each.grid)
+        assert by_patch[2, ..., -1].max() == 0  # the columns to the right of an image that is 40 of 72 wide
+        assert by_patch[0].max() > 0
 
 
 @pytest.mark.compiled

@@ -30,7 +30,7 @@ def test_merging_nothing_returns_the_model_itself():
 
 @pytest.mark.parametrize("changes", [{}, MEAN, {"pool": "flatten"}], ids=["class", "mean", "flatten"])
 def test_alike_tokens_merge_without_a_trace(changes):
-    """An image of one colour has equal cells where there are no positions: merging them changes nothing."""
+    """An image of one colour has equal patches where there are no positions: merging them changes nothing."""
     model = _model(**changes, positions="none")
     images = torch.ones(2, 3, 16, 24) * torch.tensor([0.5, -1.0])[:, None, None, None]
 
@@ -50,7 +50,7 @@ def test_tokens_grow_fewer_and_all_places_are_answered_for(name, schedule):
 
     prefix = model.num_prefix
     expected = {"constant": [20, 16, 12], "decreasing": [16, 12, 12]}[schedule]
-    assert seen == [prefix + cells for cells in expected]
+    assert seen == [prefix + patches for patches in expected]
     assert logits.shape == (2, 5)
     assert not torch.allclose(logits, model(IMAGES), atol=1e-3)
     assert merging.tokens(IMAGES).shape == model.tokens(IMAGES).shape

@@ -15,7 +15,7 @@ def test_an_image_is_completed_with_zeros_to_whole_patches(size):
     assert torch.equal(model(images), model(padded))
 
 
-def test_cells_change_places_with_other_results():
+def test_patches_change_places_with_other_results():
     model, images = build("mixer_s16", **MLP_MIXER).eval(), torch.randn(2, 3, 16, 24)
     exchanged = torch.cat((images[:, :, 8:], images[:, :, :8]), dim=2)
     assert (model(exchanged) - model(images)).abs().max() > 1e-3

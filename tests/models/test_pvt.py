@@ -44,7 +44,7 @@ def test_padding_with_zeros_is_what_an_odd_image_means():
     assert torch.equal(model(images), model(completed))
 
 
-def test_recorded_keys_are_squares_of_cells_and_the_class_token_joins_the_last_stage():
+def test_recorded_keys_are_squares_of_patches_and_the_class_token_joins_the_last_stage():
     model = build("pvt_t", **PVT).eval()
     with torch.no_grad(), record_attention(model) as maps:
         model(torch.randn(1, 3, 16, 24))

@@ -11,7 +11,7 @@ from vitrail.models import build
 from vitrail.models.pvtv2 import ConvolutionalMLP
 
 
-def test_recorded_keys_are_squares_of_cells():
+def test_recorded_keys_are_squares_of_patches():
     model = build("pvtv2_b0", **PVTV2).eval()
     with torch.no_grad(), record_attention(model) as maps:
         model(torch.randn(1, 3, 16, 24))
@@ -30,12 +30,12 @@ def test_the_linear_variant_has_as_many_keys_at_any_size(size):
     assert {each.weights.shape[-1] for each in maps} == {49}
 
 
-def test_the_mlp_mixes_neighbouring_cells_of_its_grid_alone():
+def test_the_mlp_mixes_neighbouring_patches_of_its_grid_alone():
     torch.manual_seed(0)
     mlp = ConvolutionalMLP(6, 10, first_activation=torch.nn.Identity())
     x = torch.randn(1, 35, 6)
     changed = x.clone()
-    changed[:, 8] += 1.0  # row 1, column 1 of 5 x 7 cells
+    changed[:, 8] += 1.0  # row 1, column 1 of 5 x 7 patches
     differs = (mlp(x, grid=(5, 7)) != mlp(changed, grid=(5, 7))).any(dim=-1).reshape(5, 7)
 
     expected = torch.zeros(5, 7, dtype=torch.bool)

@@ -72,7 +72,7 @@ def test_each_part_can_be_left_out(changes, expected):
     assert kinds == expected
 
 
-def test_at_least_as_many_cells_learn_to_propose_as_there_are_queries():
+def test_at_least_as_many_patches_learn_to_propose_as_there_are_queries():
     output = _build(num_proposals=3).train()(torch.randn(2, 3, 40, 56))
     assert output.auxiliary[-1].boxes.shape == (2, 7, 4)
     assert output.boxes.shape == (2, 7, 4)

@@ -163,10 +163,10 @@ def test_attention_takes_every_score(score):
 
 @pytest.mark.parametrize("stem", ["patch", CONVOLUTIONS])
 def test_a_norm_may_follow_the_stem(stem):
-    model, cells = build("vit_ti16", **TINY, stem=stem, stem_norm=True), []
-    model.stem.register_forward_hook(lambda stem, given, result: cells.append(result))
+    model, patches = build("vit_ti16", **TINY, stem=stem, stem_norm=True), []
+    model.stem.register_forward_hook(lambda stem, given, result: patches.append(result))
     model(torch.randn(2, 3, 21, 13))
-    torch.testing.assert_close(cells[0].mean(dim=1), torch.zeros(2, 3, 2), rtol=0, atol=1e-5)
+    torch.testing.assert_close(patches[0].mean(dim=1), torch.zeros(2, 3, 2), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("place", ["pre", "post", "branch_post"])

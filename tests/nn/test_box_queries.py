@@ -12,9 +12,9 @@ from vitrail.nn.box_queries import (
     add_box_noise,
     box_logits,
     box_positions,
-    cell_anchors,
     denoising_mask,
     first_queries,
+    patch_anchors,
 )
 from vitrail.nn.deformable import FeatureLevels
 
@@ -47,8 +47,8 @@ def test_positions_tell_boxes_apart_that_are_near_each_other():
     assert torch.cdist(positions, positions).fill_diagonal_(1.0).min() > 0.3
 
 
-def test_anchors_are_squares_of_pixels_around_each_cell():
-    anchors = cell_anchors(_levels()).sigmoid()
+def test_anchors_are_squares_of_pixels_around_each_patch():
+    anchors = patch_anchors(_levels()).sigmoid()
     pixels = anchors * torch.tensor([40.0, 24.0, 40.0, 24.0])
     torch.testing.assert_close(pixels[0, 5 + 2], torch.tensor([20.0, 12.0, 32.0, 23.976]))  # 32, cut to all
 
@@ -60,7 +60,7 @@ def test_a_head_begins_with_low_scores_and_moves_no_box():
     assert torch.equal(moved, places)
 
 
-def test_the_surest_cells_are_proposed_in_order():
+def test_the_surest_patches_are_proposed_in_order():
     queries, levels = _proposer(), _levels()
     every, best = queries(levels, 21), queries(levels, 4)
     scores = every.logits.amax(dim=-1)
@@ -73,7 +73,7 @@ def test_the_surest_cells_are_proposed_in_order():
 @pytest.mark.parametrize("num_proposals", [4, 9, 30])
 def test_padding_proposes_nothing(num_proposals):
     is_image = torch.zeros(2, 21, dtype=torch.bool)
-    is_image[0, [0, 1, 2, 5, 6, 7, 15, 16]] = True  # 16 x 24 pixels: 2x3 cells, and 1x2
+    is_image[0, [0, 1, 2, 5, 6, 7, 15, 16]] = True  # 16 x 24 pixels: 2x3 patches, and 1x2
     is_image[1] = True
     tokens = torch.randn(2, 21, DIM) * is_image[..., None]
     sizes, queries = ((16, 24), (24, 40)), _proposer()

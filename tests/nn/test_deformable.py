@@ -8,23 +8,23 @@ from vitrail.interpret import record_attention
 from vitrail.nn.deformable import (
     DeformableAttention,
     FeatureLevels,
-    cell_centres,
-    cell_sizes,
     image_frame,
     join_levels,
+    patch_centres,
+    patch_sizes,
     sampled_weights,
 )
-from vitrail.nn.feature_pyramid import cells_inside
+from vitrail.nn.feature_pyramid import positions_inside
 
 
 def _levels(sizes, *, padded=True):
     sizes = torch.tensor(sizes)
     maps = [torch.randn(len(sizes), 3, 3, 5), torch.randn(len(sizes), 3, 2, 3)]
-    inside = [cells_inside(sizes if padded else None, (24, 40), stride) for stride in (8, 16)]
+    inside = [positions_inside(sizes if padded else None, (24, 40), stride) for stride in (8, 16)]
     return maps, join_levels(maps, sizes, inside, strides=(8, 16))
 
 
-def test_cells_follow_one_another_row_by_row_and_level_by_level():
+def test_patches_follow_one_another_row_by_row_and_level_by_level():
     maps, levels = _levels([(24, 40)])
     assert levels.tokens.shape == (1, 21, 3)
     assert torch.equal(levels.tokens[0, 1 * 5 + 2], maps[0][0, :, 1, 2])
@@ -34,21 +34,21 @@ def test_cells_follow_one_another_row_by_row_and_level_by_level():
 
 def test_centres_and_sizes_are_shares_of_the_image_without_padding():
     _, levels = _levels([(24, 40), (12, 20)])
-    torch.testing.assert_close(cell_centres(levels)[0, 1 * 5 + 2], torch.tensor([20 / 40, 12 / 24]))
-    torch.testing.assert_close(cell_centres(levels)[1, 0], torch.tensor([4 / 20, 4 / 12]))
-    torch.testing.assert_close(cell_centres(levels)[0, 15], torch.tensor([8 / 40, 8 / 24]))
-    torch.testing.assert_close(cell_sizes(levels)[1, 0], torch.tensor([8 / 20, 8 / 12]))
-    torch.testing.assert_close(cell_sizes(levels)[1, -1], torch.tensor([16 / 20, 16 / 12]))
+    torch.testing.assert_close(patch_centres(levels)[0, 1 * 5 + 2], torch.tensor([20 / 40, 12 / 24]))
+    torch.testing.assert_close(patch_centres(levels)[1, 0], torch.tensor([4 / 20, 4 / 12]))
+    torch.testing.assert_close(patch_centres(levels)[0, 15], torch.tensor([8 / 40, 8 / 24]))
+    torch.testing.assert_close(patch_sizes(levels)[1, 0], torch.tensor([8 / 20, 8 / 12]))
+    torch.testing.assert_close(patch_sizes(levels)[1, -1], torch.tensor([16 / 20, 16 / 12]))
 
 
-def test_cells_of_the_padding_are_told():
+def test_patches_of_the_padding_are_told():
     _, levels = _levels([(24, 40), (8, 17)])
     assert levels.is_image[0].all()
     assert levels.is_image[1].nonzero().flatten().tolist() == [0, 1, 2, 15, 16]
     assert _levels([(24, 40)], padded=False)[1].is_image is None
 
 
-def test_an_image_lies_in_its_maps_from_its_first_cell_to_its_last():
+def test_an_image_lies_in_its_maps_from_its_first_patch_to_its_last():
     _, levels = _levels([(24, 40), (8, 17)])
     frame = image_frame(levels)
     torch.testing.assert_close(frame.extent[0], torch.tensor([[1.0, 40 / 48], [1.0, 24 / 32]]))
@@ -90,21 +90,21 @@ def test_the_recorded_maps_average_the_values_to_the_result():
 
     assert [each.grid for each in maps] == list(GRIDS)
     assert all(each.kind == "cross" for each in maps)
-    weights = torch.cat([each.weights for each in maps], dim=-1)  # b h q cells
+    weights = torch.cat([each.weights for each in maps], dim=-1)  # b h q patches
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, HEADS, 5))
-    values = attention.values(levels.tokens).unflatten(-1, (HEADS, -1)).transpose(1, 2)  # b h cells d
+    values = attention.values(levels.tokens).unflatten(-1, (HEADS, -1)).transpose(1, 2)  # b h patches d
     expected = attention.projection((weights @ values).transpose(1, 2).flatten(2))
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_place_in_the_middle_of_a_cell_is_that_cell():
+def test_a_place_in_the_middle_of_a_patch_is_that_patch():
     places = torch.tensor([[2.5 / 7, 1.5 / 5]]).expand(1, 1, 1, 1, 2)
     weights = sampled_weights(places, torch.ones(1, 1, 1, 1), (5, 7))
     assert weights.argmax() == 1 * 7 + 2
     torch.testing.assert_close(weights.max(), torch.tensor(1.0))
 
 
-def test_a_place_between_cells_is_shared_by_nearness():
+def test_a_place_between_patches_is_shared_by_nearness():
     places = torch.tensor([[2.75 / 7, 1.5 / 5]]).expand(1, 1, 1, 1, 2)
     weights = sampled_weights(places, torch.ones(1, 1, 1, 1), (5, 7)).flatten()
     torch.testing.assert_close(weights[9:11], torch.tensor([0.75, 0.25]))
@@ -112,7 +112,7 @@ def test_a_place_between_cells_is_shared_by_nearness():
 
 
 def test_what_falls_outside_of_a_map_is_lost():
-    places = torch.tensor([[0.0, 0.5 / 5]]).expand(1, 1, 1, 1, 2)  # half a cell left of the first centre
+    places = torch.tensor([[0.0, 0.5 / 5]]).expand(1, 1, 1, 1, 2)  # half a patch left of the first centre
     weights = sampled_weights(places, torch.ones(1, 1, 1, 1), (5, 7)).flatten()
     torch.testing.assert_close(weights.sum(), torch.tensor(0.5))
 

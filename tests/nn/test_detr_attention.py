@@ -12,20 +12,20 @@ from vitrail.nn.detr_attention import (
     DetrAttention,
     DetrDecoderBlock,
     DetrEncoderBlock,
-    cells_inside,
+    axes_inside,
     sine_positions_inside,
 )
 from vitrail.nn.masks import padding_mask
 
 
 @pytest.mark.parametrize("grid", [(5, 7), (3, 2), (1, 1)])
-def test_cells_are_those_of_the_resized_mask_of_pixels(grid):
+def test_patches_are_those_of_the_resized_mask_of_pixels(grid):
     sizes = torch.tensor([[53, 37], [1, 71], [17, 1], [40, 36]])
     mask = torch.zeros(4, 1, 53, 71)
     for each, (height, width) in zip(mask, sizes.tolist(), strict=True):
         each[:, :height, :width] = 1
 
-    rows, columns = cells_inside(sizes, (53, 71), grid)
+    rows, columns = axes_inside(sizes, (53, 71), grid)
 
     expected = F.interpolate(mask, size=grid)[:, 0].bool()
     assert torch.equal(rows[:, :, None] & columns[:, None], expected)
@@ -33,7 +33,7 @@ def test_cells_are_those_of_the_resized_mask_of_pixels(grid):
     assert columns[:, 0].all()
 
 
-def test_positions_equal_their_formula_cell_by_cell():
+def test_positions_equal_their_formula_patch_by_patch():
     rows = torch.tensor([[True, True, True], [True, True, False]])
     columns = torch.tensor([[True, True, False, False], [True, True, True, True]])
     positions = sine_positions_inside(rows, columns, 8)
@@ -48,8 +48,8 @@ def test_positions_equal_their_formula_cell_by_cell():
                     angle = 2 * math.pi * (place + 1) / count
                     for wavelength in (1, 10_000 ** (2 / 4)):
                         expected += [math.sin(angle / wavelength), math.cos(angle / wavelength)]
-                cell = positions[image, row * 4 + column]
-                torch.testing.assert_close(cell, torch.tensor(expected), rtol=0, atol=1e-5)
+                patch = positions[image, row * 4 + column]
+                torch.testing.assert_close(patch, torch.tensor(expected), rtol=0, atol=1e-5)
 
 
 def test_an_image_has_the_same_positions_whatever_padding_is_behind_it():

@@ -7,8 +7,8 @@ from vitrail.nn.feature_pyramid import (
     LayerNormedBlock,
     LayerNormedConvolution,
     LayerNormedStem,
-    cells_inside,
     keep_inside,
+    positions_inside,
 )
 
 
@@ -20,15 +20,15 @@ def _settled(layer):
     return layer
 
 
-def test_cells_are_inside_if_they_begin_before_the_image_ends():
-    inside = cells_inside(torch.tensor([[8, 9], [17, 1]]), (20, 24), 8)
+def test_patches_are_inside_if_they_begin_before_the_image_ends():
+    inside = positions_inside(torch.tensor([[8, 9], [17, 1]]), (20, 24), 8)
     assert inside.shape == (2, 1, 3, 3)
     assert inside[0, 0].int().tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 0]]
     assert inside[1, 0].int().tolist() == [[1, 0, 0]] * 3
 
 
 def test_without_padding_there_is_no_mask():
-    assert cells_inside(None, (20, 24), 8) is None
+    assert positions_inside(None, (20, 24), 8) is None
     x = torch.randn(1, 2, 3, 5)
     assert keep_inside(x, None) is x
 
@@ -39,7 +39,7 @@ def test_a_block_gives_an_image_the_same_with_and_without_padding(size, stride):
     block, x = _settled(LayerNormedBlock(3, 6, stride=stride)), torch.randn(1, 3, *size)
     padded = torch.zeros(1, 3, 14, 20)
     padded[..., : size[0], : size[1]] = x
-    inside = cells_inside(torch.tensor([size]), (14, 20), stride)
+    inside = positions_inside(torch.tensor([size]), (14, 20), stride)
 
     expected, result = block(x), block(padded, inside)
 
@@ -58,7 +58,7 @@ def test_the_stem_gives_an_image_the_same_with_and_without_padding():
     assert result[..., 3:, :].abs().sum() == 0
 
 
-def test_a_cell_is_normalised_by_itself():
+def test_a_patch_is_normalised_by_itself():
     layer = LayerNormedConvolution(3, 8, 1, activation=None)
     x = torch.randn(2, 3, 5, 7)
     result = layer(x)

@@ -18,7 +18,7 @@ def test_a_mean_pool_leaves_the_prefix_out():
     torch.testing.assert_close(MeanPool(num_prefix=1)(x, grid=(2, 3)), x[:, 1:].sum(1) / 6)
 
 
-def test_a_flatten_pool_puts_the_cells_of_its_own_grid_side_by_side():
+def test_a_flatten_pool_puts_the_patches_of_its_own_grid_side_by_side():
     x = torch.randn(2, 7, 3)
     pooled = FlattenPool((2, 3), num_prefix=1)(x, grid=(2, 3))
     assert torch.equal(pooled, x[:, 1:].reshape(2, 18))
@@ -26,11 +26,11 @@ def test_a_flatten_pool_puts_the_cells_of_its_own_grid_side_by_side():
 
 def test_a_flatten_pool_keeps_the_places_of_another_grid():
     rows, columns = torch.meshgrid(torch.arange(8.0), torch.arange(12.0), indexing="ij")
-    cells = torch.stack((rows, columns), dim=-1).flatten(0, 1)[None]  # 1 96 2
+    patches = torch.stack((rows, columns), dim=-1).flatten(0, 1)[None]  # 1 96 2
 
-    pooled = FlattenPool((2, 3))(cells, grid=(8, 12)).unflatten(1, (2, 3, 2))[0]
+    pooled = FlattenPool((2, 3))(patches, grid=(8, 12)).unflatten(1, (2, 3, 2))[0]
 
-    # The centres of a 2 x 3 grid's cells; at the border the filter is cut, and its mean moves inwards.
+    # The centres of a 2 x 3 grid's patches; at the border the filter is cut, and its mean moves inwards.
     torch.testing.assert_close(pooled[:, 1, 1], torch.tensor([5.5] * 2))
     assert pooled[0, 0].tolist() == pytest.approx([1.5, 1.5], abs=0.5)
     assert pooled[1, 2].tolist() == pytest.approx([5.5, 9.5], abs=0.5)

@@ -38,11 +38,11 @@ def test_neighbourhood_mask_measures_rows_and_columns():
     mask = neighbourhood_mask((3, 5), 1, num_prefix=2)[0, 0]
     assert mask[:2].all()
     assert mask[:, :2].all()
-    cells = mask[2:, 2:]
+    patches = mask[2:, 2:]
     for query in range(15):
         for key in range(15):
             near = abs(query // 5 - key // 5) <= 1 and abs(query % 5 - key % 5) <= 1
-            assert cells[query, key] == near
+            assert patches[query, key] == near
 
 
 @settings(max_examples=20, deadline=None)

@@ -127,7 +127,7 @@ def test_the_bfloat16_gradient_of_a_strided_kernel_is_right_over_a_map_of_one_co
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0.05, atol=0.1)  # sums in 8 bits
 
 
-def test_merged_cells_are_those_of_a_square_column_by_column():
+def test_merged_patches_are_those_of_a_square_column_by_column():
     x = torch.arange(2 * 4 * 6 * 3.0).reshape(2, 4, 6, 3)
     merged = merge_squares(x)
     assert merged.shape == (2, 2, 3, 12)

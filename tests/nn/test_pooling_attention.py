@@ -127,12 +127,12 @@ def test_a_skip_projects_the_normalised_tokens_where_the_branch_widens_them(widt
     assert (block.mixer_skip is not None) == (widened == "mixer")
     assert (block.mlp_skip is not None) == (widened == "mlp")
 
-    cells = x.permute(0, 2, 3, 1)
-    normed = block.mixer_norm(cells)
-    cells = (block.mixer_skip(normed) if widened == "mixer" else cells) + block.mixer(normed)
-    normed = block.mlp_norm(cells)
-    cells = (block.mlp_skip(normed) if widened == "mlp" else cells) + block.mlp(normed)
-    torch.testing.assert_close(block(x), cells.permute(0, 3, 1, 2))
+    patches = x.permute(0, 2, 3, 1)
+    normed = block.mixer_norm(patches)
+    patches = (block.mixer_skip(normed) if widened == "mixer" else patches) + block.mixer(normed)
+    normed = block.mlp_norm(patches)
+    patches = (block.mlp_skip(normed) if widened == "mlp" else patches) + block.mlp(normed)
+    torch.testing.assert_close(block(x), patches.permute(0, 3, 1, 2))
 
 
 def test_maps_stay_in_channels_last_memory():

@@ -86,10 +86,10 @@ def test_resizing_a_bfloat16_table_computes_in_float32():
     assert torch.equal(resize_grid_table(table, (3, 5), (6, 7)), expected)
 
 
-def test_bilinear_resizing_follows_a_ramp_between_the_outer_cells():
+def test_bilinear_resizing_follows_a_ramp_between_the_outer_patches():
     table = torch.arange(4.0)[:, None].expand(-1, 2)
     resized = resize_grid_table(table, (1, 4), (1, 8), interpolation="bilinear", antialias=False)
-    expected = torch.tensor([0.0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3.0])  # centres of halved cells
+    expected = torch.tensor([0.0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3.0])  # centres of halved patches
     torch.testing.assert_close(resized, expected[:, None].expand(-1, 2))
 
 

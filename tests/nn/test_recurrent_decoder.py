@@ -244,7 +244,7 @@ def test_recorded_weights_are_those_that_average_the_context():
     torch.testing.assert_close(vectors, expected.tanh())
 
 
-WORD_DIM, STATE_DIM, ATTENTION, CELLS = 5, 6, 4, 7
+WORD_DIM, STATE_DIM, ATTENTION, PATCHES = 5, 6, 4, 7
 
 
 def image_decoder() -> ImageAttentionDecoder:
@@ -257,20 +257,20 @@ def image_decoder() -> ImageAttentionDecoder:
 
 
 def by_the_equations(
-    made: ImageAttentionDecoder, x: Tensor, cells: Tensor
+    made: ImageAttentionDecoder, x: Tensor, features: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return what each word of one caption is told from, and the weights of each step."""
     weights, attention = made.stack.cells[0].weights, made.attention
-    hidden, memory = (part[0] for part in made.stack.begin(cells.mean(dim=0)[None])[0])
+    hidden, memory = (part[0] for part in made.stack.begin(features.mean(dim=0)[None])[0])
     told, shares = [], []
     for word in x:
         scores = []
-        for cell in cells:
-            mixed = attention.query_projection.weight @ hidden + attention.key_projection.weight @ cell
+        for feature in features:
+            mixed = attention.query_projection.weight @ hidden + attention.key_projection.weight @ feature
             scores.append(attention.score.weight[0] @ mixed.tanh())
         alpha = torch.stack(scores).softmax(dim=0)  # equation 5
         beta = (made.gate.weight[0] @ hidden + made.gate.bias[0]).sigmoid()  # section 4.2.1
-        seen = beta * sum(share * cell for share, cell in zip(alpha, cells, strict=True))  # equation 13
+        seen = beta * sum(share * each for share, each in zip(alpha, features, strict=True))  # equation 13
         gates = weights.input_weight @ word + made.feed.weight @ seen + weights.hidden_weight @ hidden
         gates = gates + weights.input_bias + weights.hidden_bias
         i, f, g, o = gates.chunk(4)  # equations 1 to 3
@@ -282,23 +282,31 @@ def by_the_equations(
 
 
 def test_it_does_what_the_equations_say() -> None:
-    made, x, cells = image_decoder(), torch.randn(2, 3, 4, WORD_DIM), torch.randn(2, CELLS, STATE_DIM)
-    written = made(x, made.start(cells).expand(3))
+    made, x, features = (
+        image_decoder(),
+        torch.randn(2, 3, 4, WORD_DIM),
+        torch.randn(2, PATCHES, STATE_DIM),
+    )
+    written = made(x, made.start(features).expand(3))
     for image in range(2):
         for caption in range(3):
-            told, shares = by_the_equations(made, x[image, caption], cells[image])
+            told, shares = by_the_equations(made, x[image, caption], features[image])
             torch.testing.assert_close(written.vectors[image, caption], torch.stack(told))
             torch.testing.assert_close(written.weights[image, caption], torch.stack(shares))
 
 
 def test_what_is_recorded_is_what_was_read() -> None:
-    made, x, cells = image_decoder(), torch.randn(2, 3, 4, WORD_DIM), torch.randn(2, CELLS, STATE_DIM)
+    made, x, features = (
+        image_decoder(),
+        torch.randn(2, 3, 4, WORD_DIM),
+        torch.randn(2, PATCHES, STATE_DIM),
+    )
     with record_attention(made) as maps:
-        written = made(x, made.start(cells).expand(3), grid=(1, CELLS))
+        written = made(x, made.start(features).expand(3), grid=(1, PATCHES))
     (recorded,) = maps
-    assert (recorded.kind, recorded.grid, recorded.num_prefix) == ("cross", (1, CELLS), 0)
+    assert (recorded.kind, recorded.grid, recorded.num_prefix) == ("cross", (1, PATCHES), 0)
     torch.testing.assert_close(recorded.weights[:, 0], written.weights.flatten(0, 1))
     with record_attention(made) as steps:
-        vectors, _ = made.step(x[:, 0, 0], made.start(cells))
+        vectors, _ = made.step(x[:, 0, 0], made.start(features))
     torch.testing.assert_close(steps[0].weights[:, 0, 0], written.weights[:, 0, 0])
     torch.testing.assert_close(vectors, written.vectors[:, 0, 0])

@@ -1,4 +1,4 @@
-"""Fewer cells of many, and attention to them."""
+"""Fewer patches of many, and attention to them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_strided_reduction_completes_squares_with_zeros():
     assert torch.equal(reduction(x), reduction(F.pad(x, (0, 3, 0, 1))))
 
 
-def test_a_pooled_reduction_averages_then_transforms_each_cell():
+def test_a_pooled_reduction_averages_then_transforms_each_patch():
     torch.manual_seed(0)
     reduction, x = PooledReduction(3, size=2), torch.randn(2, 3, 4, 6)
     mean = x[1, :, 2:, :3].mean(dim=(-2, -1))
@@ -45,7 +45,7 @@ def test_a_pooled_reduction_has_its_size_whatever_the_map(grid):
     assert PooledReduction(3, size=4)(torch.randn(2, 3, *grid)).shape == (2, 3, 4, 4)
 
 
-def test_attention_to_reduced_cells_follows_the_equation():
+def test_attention_to_reduced_patches_follows_the_equation():
     attention, x, grid = _attention(), torch.randn(2, 20, 6), (4, 5)
     keys = attention.reduction(x.transpose(1, 2).reshape(2, 6, 4, 5)).flatten(2).transpose(1, 2)  # b 6 d
     query, (key, value) = attention.query(x), attention.key_value(keys).chunk(2, dim=-1)
@@ -59,7 +59,7 @@ def test_attention_to_reduced_cells_follows_the_equation():
     torch.testing.assert_close(attention(x, grid=grid), expected)
 
 
-def test_a_ratio_of_one_sees_every_cell():
+def test_a_ratio_of_one_sees_every_patch():
     attention, x = _attention(ratio=1), torch.randn(1, 6, 6)
     with record_attention(attention) as maps:
         attention(x, grid=(2, 3))

@@ -25,7 +25,7 @@ def _block() -> Block:
     return block
 
 
-def test_every_second_cell_is_paired_with_its_most_similar_other_and_the_best_pairs_stay():
+def test_every_second_patch_is_paired_with_its_most_similar_other_and_the_best_pairs_stay():
     first = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     second = torch.tensor([[0.0, 3.0], [5.0, 0.1], [-1.0, 0.0]])
     keys = torch.stack((first, second), dim=1).flatten(0, 1)[None]
@@ -37,7 +37,7 @@ def test_every_second_cell_is_paired_with_its_most_similar_other_and_the_best_pa
     assert matching.kept.tolist() == [[2]]
 
 
-def test_no_more_edges_than_cells_and_an_odd_one_is_of_the_first_set():
+def test_no_more_edges_than_patches_and_an_odd_one_is_of_the_first_set():
     matching = match_tokens(torch.randn(2, 5, 3), 2)
     assert matching.merged.shape == (2, 2)
     assert matching.kept.shape == (2, 1)
@@ -45,7 +45,7 @@ def test_no_more_edges_than_cells_and_an_odd_one_is_of_the_first_set():
 
 
 def test_a_merged_token_is_the_mean_of_all_that_it_stands_for():
-    x = torch.arange(8.0)[None, :, None]  # one token before seven cells: 1 3 5 7 and 2 4 6
+    x = torch.arange(8.0)[None, :, None]  # one token before seven patches: 1 3 5 7 and 2 4 6
     matching = Matching(torch.tensor([[1, 3]]), torch.tensor([[0, 2]]), torch.tensor([[1, 1]]))
 
     tokens, state = average_matched(x, begin_merging(x), matching, num_prefix=1)
@@ -114,7 +114,7 @@ def test_recording_gives_maps_of_all_first_tokens_and_the_same_tokens():
             torch.testing.assert_close(columns[:, first], columns[:, second])
 
 
-def test_never_more_than_half_of_the_cells_vanish():
+def test_never_more_than_half_of_the_patches_vanish():
     x = torch.randn(1, 6, 6)
     made, state = TokenMergingBlock(_block(), num_merged=99, num_prefix=1)(x, begin_merging(x), grid=(1, 5))
     assert made.shape == (1, 4, 6)

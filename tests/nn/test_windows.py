@@ -21,20 +21,20 @@ from vitrail.nn.windows import (
 )
 
 WINDOW = (3, 4)
-# Whole windows; windows to complete in both axes; in one; a covered axis; a single window; a single cell.
+# Whole windows; windows to complete in both axes; in one; a covered axis; a single window; a single patch.
 GRIDS = [(6, 8), (7, 9), (3, 10), (2, 9), (3, 4), (2, 3), (1, 1), (4, 5)]
 
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
 @given(grid=sizes, window=sizes, shifted=st.booleans())
-def test_every_cell_stands_in_one_place(grid, window, shifted):
+def test_every_patch_stands_in_one_place(grid, window, shifted):
     windows = fit_windows(grid, window, shifted=shifted)
     order, places = window_order(windows), grid_order(windows)
-    cells = window_positions(windows)
+    patches = window_positions(windows)
     assert torch.equal(order[places], torch.arange(len(order)))
-    assert cells.shape == (windows.num_windows, windows.num_tokens)
-    assert sorted(cells[cells >= 0].tolist()) == list(range(grid[0] * grid[1]))
+    assert patches.shape == (windows.num_windows, windows.num_tokens)
+    assert sorted(patches[patches >= 0].tolist()) == list(range(grid[0] * grid[1]))
 
 
 @given(grid=sizes, window=sizes, shifted=st.booleans())
@@ -62,8 +62,8 @@ def test_a_stage_shows_its_blocks_the_windows_in_turn_and_returns_the_map(grid, 
 
     assert torch.equal(stage(x), x)
     for index, block in enumerate(blocks):
-        cells = window_positions(fit_windows(grid, WINDOW, shifted=index % 2 == 1))
-        assert torch.equal(block.seen[0, :, 0], (cells + 1.0).flatten())
+        patches = window_positions(fit_windows(grid, WINDOW, shifted=index % 2 == 1))
+        assert torch.equal(block.seen[0, :, 0], (patches + 1.0).flatten())
 
 
 def test_a_stage_follows_its_module_to_another_type_and_keeps_its_indices():
@@ -76,7 +76,7 @@ def test_a_stage_follows_its_module_to_another_type_and_keeps_its_indices():
 
 DIM, HEADS = 6, 2
 WINDOW = (3, 4)
-# Whole windows; windows to complete in both axes; in one; a covered axis; a single window; a single cell.
+# Whole windows; windows to complete in both axes; in one; a covered axis; a single window; a single patch.
 GRIDS = [(6, 8), (7, 9), (3, 10), (2, 9), (3, 4), (2, 3), (1, 1), (4, 5)]
 LAYERS = {
     "scaled": (WindowAttention, GridRelativeBias),
@@ -94,7 +94,7 @@ def _layer(kind: str, *, shifted: bool, native: tuple[int, int] = (6, 8)) -> nn.
 
 
 def _in_windows(x: torch.Tensor, layer: nn.Module, *, filling: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the cells of a map window by window, and where each cell then stands."""
+    """Return the patches of a map window by window, and where each patch then stands."""
     grid = (x.shape[1], x.shape[2])
     windows = fit_windows(grid, layer.windows.size, shifted=layer.shifted)
     below, right = windows.padding
@@ -180,8 +180,8 @@ def test_gradients_with_completed_windows_are_finite_and_pass_over_what_complete
     tokens, places = _in_windows(torch.randn(2, *grid, DIM), layer, filling=0.0)
     tokens.requires_grad_()
     layer(tokens, grid=grid)[:, places].square().sum().backward()
-    is_cell = torch.zeros(tokens.shape[1], dtype=torch.bool).index_fill(0, places, True)
-    assert tokens.grad[:, ~is_cell].abs().max() == 0
+    is_patch = torch.zeros(tokens.shape[1], dtype=torch.bool).index_fill(0, places, True)
+    assert tokens.grad[:, ~is_patch].abs().max() == 0
     assert all(tokens.grad[:, place].abs().max() > 0 for place in places)
     assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
 

@@ -157,7 +157,7 @@ def _images(count: int) -> list[torch.Tensor]:
         ("resnet18", RESNET, ["gradient_input", "random"], (8, 12)),
     ],
 )
-def test_the_methods_that_suit_a_model_are_measured_on_the_same_cells(name, changes, methods, grid):
+def test_the_methods_that_suit_a_model_are_measured_on_the_same_patches(name, changes, methods, grid):
     done = []
     found = measure_faithfulness(_predictor(name, changes), _images(2), num_steps=4, on_image=done.append)
 
@@ -195,7 +195,7 @@ def test_an_empty_list_of_methods_is_refused():
 
 
 def test_covering_what_occlusion_names_hurts_more_than_covering_at_random():
-    """Even without training: occlusion measures what deletion then does, one cell at a time."""
+    """Even without training: occlusion measures what deletion then does, one patch at a time."""
     found = measure_faithfulness(
         _predictor("resnet18", RESNET), _images(4), methods=["occlusion"], num_steps=8, filling="mean"
     )

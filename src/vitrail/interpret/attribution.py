@@ -11,14 +11,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError, did_you_mean
-from vitrail.interpret.grids import spread_cells
+from vitrail.interpret.grids import spread_patches
 from vitrail.interpret.perturbation import Filling, cover, fill_images
 from vitrail.interpret.record import uncompiled
 from vitrail.interpret.relevance import class_relevance
 
 CLASS_METHODS = ("relevance", "gradient_input", "occlusion", "integrated_gradients")
 LONGEST_GRID = 32  # rows or columns of a displayed map
-LONGEST_COVERED = 14  # rows or columns; one forward pass per cell
+LONGEST_COVERED = 14  # rows or columns; one forward pass per patch
 OCCLUSION_BATCH = 32  # images per forward pass
 INTEGRATION_STEPS = 32  # Sundararajan et al. 2017, section 5: 20 to 300 steps come within 5 %
 
@@ -44,7 +44,7 @@ class Attributions:
         self._made: dict[tuple[str, int], Tensor] = {}
 
     def get(self, method: str, class_name: str | None = None) -> Float[Tensor, "rows columns"]:
-        """Return the attribution of each cell for a class, on the CPU; negative values speak against it.
+        """Return the attribution of each patch for a class, on the CPU; negative values speak against it.
 
         Args:
             method: one of ``CLASS_METHODS``.
@@ -64,10 +64,10 @@ class Attributions:
         size = (self.image.shape[-2], self.image.shape[-1])
         if method == "relevance":
             found = class_relevance(self.model, self.image, labels)[0]
-            return spread_cells(found, fit_grid((found.shape[0], found.shape[1]), LONGEST_GRID))
+            return spread_patches(found, fit_grid((found.shape[0], found.shape[1]), LONGEST_GRID))
         by_pixel = {"gradient_input": gradient_input, "integrated_gradients": integrated_gradients}
         if method in by_pixel:
-            return spread_cells(
+            return spread_patches(
                 by_pixel[method](self.model, self.image, labels)[0], fit_grid(size, LONGEST_GRID)
             )
         if method == "occlusion":
@@ -89,7 +89,7 @@ class Attributions:
 
 
 def fit_grid(size: tuple[int, int], longest: int) -> tuple[int, int]:
-    """Return the finest grid of square cells with at most ``longest`` to a side."""
+    """Return the finest grid of square patches with at most ``longest`` to a side."""
     side = -(-max(size) // longest)
     return -(-size[0] // side), -(-size[1] // side)
 
@@ -158,29 +158,29 @@ def occlusion(
     filling: Filling = "mean",
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[Tensor, "rows columns"]:
-    """Return the drop of a class's log-probability when each cell alone is covered.
+    """Return the drop of a class's log-probability when each patch alone is covered.
 
-    Paper: Zeiler and Fergus 2014, section 4.2. Departs from the paper: cells do not overlap, and the
+    Paper: Zeiler and Fergus 2014, section 4.2. Departs from the paper: patches do not overlap, and the
     logarithm distinguishes confident predictions.
 
     Args:
         image: normalised, on the model's device.
-        grid: rows and columns; one forward pass per cell.
-        filling: what covers a cell.
-        progress: called with the cells done and their total.
+        grid: rows and columns; one forward pass per patch.
+        filling: what covers a patch.
+        progress: called with the patches done and their total.
     """
-    num_cells = grid[0] * grid[1]
+    num_patches = grid[0] * grid[1]
     covered_with = fill_images(image, filling)
     falls = []
     with torch.inference_mode():
         whole = model(image).float().log_softmax(dim=-1)[0, label]
-        for start in range(0, num_cells, OCCLUSION_BATCH):
-            cells = torch.arange(start, min(start + OCCLUSION_BATCH, num_cells), device=image.device)
-            is_covered = torch.nn.functional.one_hot(cells, num_cells).bool().unflatten(1, grid)
-            images = cover(image.expand(len(cells), -1, -1, -1), covered_with, is_covered)
+        for start in range(0, num_patches, OCCLUSION_BATCH):
+            patches = torch.arange(start, min(start + OCCLUSION_BATCH, num_patches), device=image.device)
+            is_covered = torch.nn.functional.one_hot(patches, num_patches).bool().unflatten(1, grid)
+            images = cover(image.expand(len(patches), -1, -1, -1), covered_with, is_covered)
             falls.append(whole - model(images).float().log_softmax(dim=-1)[:, label])
             if progress is not None:
-                progress(min(start + OCCLUSION_BATCH, num_cells), num_cells)
+                progress(min(start + OCCLUSION_BATCH, num_patches), num_patches)
     return torch.cat(falls).unflatten(0, grid)
 
 

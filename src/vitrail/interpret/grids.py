@@ -15,44 +15,44 @@ from torch import Tensor
 from vitrail.interpret.record import AttentionMap
 
 
-def spread_cells(
+def spread_patches(
     values: Float[Tensor, "*batch rows columns"], grid: tuple[int, int]
 ) -> Float[Tensor, "*batch {grid[0]} {grid[1]}"]:
-    """Distribute each cell's value to the cells of another grid at its location, preserving the sum.
+    """Distribute each patch's value to the patches of another grid at its location, preserving the sum.
 
     Where one grid is a merged, pooled or reduced version of the other by whole factors (possibly incomplete
-    at the border), a cell is shared by the cells that it was merged from. Otherwise cells are weighted by
+    at the border), a patch is shared by those that it was merged from. Otherwise patches are weighted by
     overlap.
 
     Args:
-        values: one per cell.
+        values: one per patch.
         grid: rows and columns of the result, finer or coarser.
 
     Example:
-        >>> spread_cells(torch.tensor([[4.0, 1.0]]), (1, 3)).tolist()
+        >>> spread_patches(torch.tensor([[4.0, 1.0]]), (1, 3)).tolist()
         [[2.0, 2.0, 1.0]]
     """
     rows, columns = (_shares(*sides).to(values) for sides in zip(values.shape[-2:], grid, strict=True))
     return rows @ values @ columns.T
 
 
-def shares_of_length(num_cells: int, num_others: int) -> Float[Tensor, "others cells"]:
-    """Return the fraction of each cell's length that each cell of another division of the line covers."""
-    ends = torch.arange(num_cells + 1, dtype=torch.float64) / num_cells
+def shares_of_length(num_patches: int, num_others: int) -> Float[Tensor, "others patches"]:
+    """Return the fraction of each patch's length that each patch of another division of the line covers."""
+    ends = torch.arange(num_patches + 1, dtype=torch.float64) / num_patches
     others = torch.arange(num_others + 1, dtype=torch.float64) / num_others
     first = torch.maximum(others[:-1, None], ends[None, :-1])
     last = torch.minimum(others[1:, None], ends[None, 1:])
-    return (last - first).clamp(min=0) * num_cells
+    return (last - first).clamp(min=0) * num_patches
 
 
-def _shares(num_cells: int, num_others: int) -> Float[Tensor, "others cells"]:
-    """Return the fraction of each cell's value that each other cell gets; columns sum to one."""
-    fewer, more = min(num_cells, num_others), max(num_cells, num_others)
+def _shares(num_patches: int, num_others: int) -> Float[Tensor, "others patches"]:
+    """Return the fraction of each patch's value that each other patch gets; columns sum to one."""
+    fewer, more = min(num_patches, num_others), max(num_patches, num_others)
     step = -(-more // fewer)
-    if -(-more // step) != fewer:  # the cells are not merged by a whole factor
-        return shares_of_length(num_cells, num_others)
+    if -(-more // step) != fewer:  # the patches are not merged by a whole factor
+        return shares_of_length(num_patches, num_others)
     belongs = F.one_hot(torch.arange(more) // step, fewer).double()  # more fewer
-    if num_cells == more:
+    if num_patches == more:
         return belongs.T
     return belongs / belongs.sum(dim=0)
 
@@ -85,7 +85,7 @@ def coarsen(recorded: AttentionMap, longest: int) -> AttentionMap:
 
 
 def _join(
-    rows: Float[Tensor, "batch heads rows cells"],
+    rows: Float[Tensor, "batch heads rows patches"],
     grid: tuple[int, int],
     num_prefix: int,
     side: int,
@@ -93,8 +93,8 @@ def _join(
     add: bool,
 ) -> Float[Tensor, "batch heads rows joined"]:
     """Pool each row's grid; squares at the border may be incomplete."""
-    cells = rows[..., num_prefix:].reshape(-1, rows.shape[-2], *grid)  # b*h rows y x
-    pooled = F.avg_pool2d(cells, side, ceil_mode=True, divisor_override=1 if add else None)
+    patches = rows[..., num_prefix:].reshape(-1, rows.shape[-2], *grid)  # b*h rows y x
+    pooled = F.avg_pool2d(patches, side, ceil_mode=True, divisor_override=1 if add else None)
     return torch.cat((rows[..., :num_prefix], pooled.reshape(*rows.shape[:-1], -1)), dim=-1)
 
 
@@ -103,7 +103,7 @@ def _joined(grid: tuple[int, int], side: int) -> tuple[int, int]:
 
 
 def join_levels(levels: Sequence[AttentionMap]) -> AttentionMap:
-    """Sum the maps of one layer on its finest grid; each cell's weight is spread evenly.
+    """Sum the maps of one layer on its finest grid; each patch's weight is spread evenly.
 
     Rows that sum to one over all levels still do.
 

@@ -112,7 +112,7 @@ def head_entropy(weights: Float[Tensor, "batch heads queries keys"]) -> Float[Te
 
 def _centres(
     grid: tuple[int, int], extent: tuple[float, float], device: torch.device
-) -> Float[Tensor, "cells 2"]:
+) -> Float[Tensor, "patches 2"]:
     """Return row and column of each patch's centre in an image."""
     sides = [
         (torch.arange(count, device=device) + 0.5) * (length / count)

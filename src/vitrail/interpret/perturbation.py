@@ -1,6 +1,6 @@
-"""The perturbation test of explanations: covering or revealing the most relevant cells first.
+"""The perturbation test of explanations: covering or revealing the most relevant patches first.
 
-A faithful map makes the class probability fall fast when its cells are covered first (deletion), and rise
+A faithful map makes the class probability fall fast when its patches are covered first (deletion), and rise
 fast when they are revealed first (insertion).
 """
 
@@ -21,11 +21,11 @@ FILLINGS: tuple[Filling, ...] = get_args(Filling)
 BLUR_SHARE = 1 / 8  # of the longer side: standard deviation of the blur, which keeps colours but no shapes
 
 
-def cell_of_pixels(size: tuple[int, int], grid: tuple[int, int]) -> Int[Tensor, "{size[0]} {size[1]}"]:
-    """Return the cell index of each pixel, row by row; cell sides differ by at most one pixel.
+def patch_of_pixels(size: tuple[int, int], grid: tuple[int, int]) -> Int[Tensor, "{size[0]} {size[1]}"]:
+    """Return the patch index of each pixel, row by row; patch sides differ by at most one pixel.
 
     Example:
-        >>> cell_of_pixels((2, 3), (1, 2)).tolist()
+        >>> patch_of_pixels((2, 3), (1, 2)).tolist()
         [[0, 0, 1], [0, 0, 1]]
     """
     row, column = (torch.arange(side) * count // side for side, count in zip(size, grid, strict=True))
@@ -37,14 +37,14 @@ def cover(
     fillings: Float[Tensor, "#batch channels height width"],
     is_covered: Bool[Tensor, "batch rows columns"],
 ) -> Float[Tensor, "batch channels height width"]:
-    """Replace some cells of images by their fillings.
+    """Replace some patches of images by their fillings.
 
     Args:
         fillings: of the same size, one per image or one for all.
-        is_covered: True where a cell is replaced.
+        is_covered: True where a patch is replaced.
     """
-    cells = cell_of_pixels(images.shape[-2:], is_covered.shape[-2:]).to(images.device)  # type: ignore[arg-type]
-    return torch.where(is_covered.flatten(1)[:, cells][:, None], fillings, images)
+    patches = patch_of_pixels(images.shape[-2:], is_covered.shape[-2:]).to(images.device)  # type: ignore[arg-type]
+    return torch.where(is_covered.flatten(1)[:, patches][:, None], fillings, images)
 
 
 def fill_images(
@@ -79,12 +79,12 @@ CONFIDENCE = 0.95
 
 
 class Curves(NamedTuple):
-    """The class probability in one image after each fraction of its cells."""
+    """The class probability in one image after each fraction of its patches."""
 
     deletion: Float[Tensor, " steps"]
-    """With the most relevant cells covered: lower is better."""
+    """With the most relevant patches covered: lower is better."""
     insertion: Float[Tensor, " steps"]
-    """With only the most relevant cells shown: higher is better."""
+    """With only the most relevant patches shown: higher is better."""
 
 
 class Interval(NamedTuple):
@@ -95,10 +95,10 @@ class Interval(NamedTuple):
     upper: float
 
 
-def curve_shares(num_cells: int, num_steps: int) -> list[float]:
-    """Return the fractions of cells at which curves are measured, from 0 to 1, without duplicates."""
-    counts = sorted({round(step * num_cells / num_steps) for step in range(num_steps + 1)})
-    return [count / num_cells for count in counts]
+def curve_shares(num_patches: int, num_steps: int) -> list[float]:
+    """Return the fractions of patches at which curves are measured, from 0 to 1, without duplicates."""
+    counts = sorted({round(step * num_patches / num_steps) for step in range(num_steps + 1)})
+    return [count / num_patches for count in counts]
 
 
 def perturb(
@@ -111,7 +111,7 @@ def perturb(
     num_steps: int = 16,
     seed: int = 0,
 ) -> Curves:
-    """Cover, and in a second series reveal, the cells of an image, most relevant first.
+    """Cover, and in a second series reveal, the patches of an image, most relevant first.
 
     Paper: Petsiuk et al. 2018 (RISE), section 4.1; for transformers: Chefer et al. 2021, section 5.
 
@@ -119,7 +119,7 @@ def perturb(
         model: an image classifier in evaluation mode.
         image: normalised, on the model's device.
         label: the class whose probability is measured.
-        relevance: of each cell; ties are in random order.
+        relevance: of each patch; ties are in random order.
         filling: what covers the image.
         num_steps: of each series.
         seed: of the order of ties.
@@ -141,7 +141,7 @@ def perturb(
 
 
 def area_under(curve: Float64[np.ndarray, "*images steps"], shares: list[float]) -> np.ndarray:
-    """Return the area under each curve over the fraction of cells, 0..1, by the trapezoidal rule."""
+    """Return the area under each curve over the fraction of patches, 0..1, by the trapezoidal rule."""
     return np.trapezoid(curve, shares, axis=-1)
 
 
@@ -199,13 +199,13 @@ class Faithfulness:
     """The curves of each method, one row per image."""
 
     deletion: dict[str, Float64[np.ndarray, "images steps"]]
-    """Class probability as cells are covered."""
+    """Class probability as patches are covered."""
     insertion: dict[str, Float64[np.ndarray, "images steps"]]
-    """Class probability as cells are revealed."""
+    """Class probability as patches are revealed."""
     shares: list[float]
-    """Fraction of the cells at each step, from 0 to 1."""
+    """Fraction of the patches at each step, from 0 to 1."""
     grid: tuple[int, int]
-    """Rows and columns of the cells."""
+    """Rows and columns of the patches."""
     filling: str
     """What covers an image."""
 
@@ -238,7 +238,7 @@ class Faithfulness:
     def to_json(self) -> dict[str, Any]:
         return {
             "images": self.num_images,
-            "cells": list(self.grid),
+            "patches": list(self.grid),
             "filling": self.filling,
             "shares": self.shares,
             "methods": {

@@ -182,14 +182,14 @@ class _Recorder:
         grids: TokenGrids | None,
     ) -> None:
         windows = None if grids is None else grids.windows
-        rows = self._known_rows(query.shape[-2] if windows is None else _num_cells(grids))
+        rows = self._known_rows(query.shape[-2] if windows is None else _num_patches(grids))
         if windows is not None and rows is not None:
             query, key, bias, may_attend = rows_of_windows(rows, windows, query, key, bias, may_attend)
         elif rows is not None:
             query, bias, may_attend = query[..., rows, :], _at(rows, bias), _at(rows, may_attend)
         weights = exact_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
         if windows is not None:
-            weights = stitch_windows(weights, windows, _num_cells(grids), rows)
+            weights = stitch_windows(weights, windows, _num_patches(grids), rows)
         self._add(weights, kind, grids)
 
     @torch.no_grad()
@@ -223,7 +223,7 @@ class _Recorder:
         return [row % num_queries for row in self.rows]
 
 
-def _num_cells(grids: TokenGrids | None) -> int:
+def _num_patches(grids: TokenGrids | None) -> int:
     assert grids is not None
     assert grids.queries is not None
     return grids.queries[0] * grids.queries[1]
@@ -262,39 +262,39 @@ PatchIndices = Int[Tensor, "windows tokens"]
 def stitch_windows(
     weights: Float[Tensor, "_ heads _ keys"],
     windows: tuple[PatchIndices, PatchIndices],
-    num_cells: int,
+    num_patches: int,
     rows: list[int] | None = None,
-) -> Float[Tensor, "batch heads _ cells"]:
+) -> Float[Tensor, "batch heads _ patches"]:
     """Return each patch's weights over all patches of the image, zero outside its window.
 
     Args:
         weights: of all windows of all images, or, with ``rows``, as from ``rows_of_windows``: one window with
             one query per wanted row and image.
         windows: the patch of each window's queries and keys, -1 for padding.
-        num_cells: patches of the image.
+        num_patches: patches of the image.
         rows: the patches of these weights; None for all of them.
     """
-    query_cells, key_cells = windows
-    num_windows, heads = len(query_cells), weights.shape[1]
+    query_patches, key_patches = windows
+    num_windows, heads = len(query_patches), weights.shape[1]
     if rows is None:
         batch = len(weights) // num_windows
         weights = weights.reshape(batch, num_windows, *weights.shape[1:])  # b w h q k
-        of_window, of_query = torch.nonzero(query_cells >= 0, as_tuple=True)
+        of_window, of_query = torch.nonzero(query_patches >= 0, as_tuple=True)
         picked = weights[:, of_window, :, of_query]  # separated advanced indices come first
-        targets = query_cells[of_window, of_query]
+        targets = query_patches[of_window, of_query]
     else:
-        of_window = _window_of_rows(rows, query_cells)[0]
+        of_window = _window_of_rows(rows, query_patches)[0]
         batch = len(weights) // len(rows)
         picked = weights.reshape(batch, len(rows), heads, -1).movedim(1, 0)  # rows b h k
         targets = torch.arange(len(rows), device=weights.device)
-    keys = key_cells[of_window]  # rows k
+    keys = key_patches[of_window]  # rows k
     # An extra patch takes the zero weights of padding keys. A whole map is large, so it is made once.
-    assert rows is not None or len(targets) == num_cells, "each cell asks in one window"
+    assert rows is not None or len(targets) == num_patches, "each patch asks in one window"
     order = targets.argsort()
-    positions = keys.where(keys >= 0, num_cells)[order][:, None, None, :]
-    stitched = weights.new_zeros(len(order), batch, heads, num_cells + 1)
+    positions = keys.where(keys >= 0, num_patches)[order][:, None, None, :]
+    stitched = weights.new_zeros(len(order), batch, heads, num_patches + 1)
     stitched.scatter_add_(-1, positions.expand_as(picked), picked[order])
-    return stitched[..., :num_cells].permute(1, 2, 0, 3)  # b h rows patches
+    return stitched[..., :num_patches].permute(1, 2, 0, 3)  # b h rows patches
 
 
 def rows_of_windows(
@@ -340,11 +340,11 @@ def rows_of_windows(
     )
 
 
-def _window_of_rows(rows: list[int], query_cells: PatchIndices) -> tuple[Tensor, Tensor]:
+def _window_of_rows(rows: list[int], query_patches: PatchIndices) -> tuple[Tensor, Tensor]:
     """Return the window of each wanted patch, and its index inside the window."""
-    flat = torch.full((int(query_cells.max()) + 1,), -1, device=query_cells.device)
-    position = torch.arange(query_cells.numel(), device=query_cells.device)
-    real = query_cells.flatten() >= 0
-    flat[query_cells.flatten()[real]] = position[real]
+    flat = torch.full((int(query_patches.max()) + 1,), -1, device=query_patches.device)
+    position = torch.arange(query_patches.numel(), device=query_patches.device)
+    real = query_patches.flatten() >= 0
+    flat[query_patches.flatten()[real]] = position[real]
     at = flat[torch.tensor(rows, device=flat.device)]
-    return at // query_cells.shape[1], at % query_cells.shape[1]
+    return at // query_patches.shape[1], at % query_patches.shape[1]

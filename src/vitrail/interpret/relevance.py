@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError
-from vitrail.interpret.grids import spread_cells
+from vitrail.interpret.grids import spread_patches
 from vitrail.interpret.record import exact_weights, tapped, tapped_layers, uncompiled
 from vitrail.nn.tap import TokenGrids
 
@@ -155,22 +155,22 @@ def _pull(edges: Tensor, relevance: Tensor, layer: _Attention) -> Float[Tensor, 
     assert layer.grids is not None
     if layer.grids.windows is None:
         return torch.einsum("bq,bqk->bk", relevance, edges)
-    query_cells, key_cells = layer.grids.windows
+    query_patches, key_patches = layer.grids.windows
     num_keys = math.prod(layer.grids.keys)
-    asked = F.pad(relevance, (0, 1))[:, query_cells]  # -1, of padding, is the zero at the end
+    asked = F.pad(relevance, (0, 1))[:, query_patches]  # -1, of padding, is the zero at the end
     pulled = torch.einsum("bwq,bwqk->bwk", asked, edges.unflatten(0, (len(relevance), -1)))
-    targets = key_cells.where(key_cells >= 0, num_keys).flatten()
+    targets = key_patches.where(key_patches >= 0, num_keys).flatten()
     found = relevance.new_zeros(len(relevance), num_keys + 1).index_add_(1, targets, pulled.flatten(1))
     return found[:, :num_keys]
 
 
 def _carry(values: Tensor, grid: tuple[int, int], target: tuple[int, int], num_prefix: int) -> Tensor:
     """Bring token values to another grid; prefix tokens are kept as far as the target has them."""
-    num_cells = math.prod(grid)
-    cells = spread_cells(values[:, -num_cells:].unflatten(1, grid), target).flatten(1)
-    own_prefix = values.shape[1] - num_cells
+    num_patches = math.prod(grid)
+    patches = spread_patches(values[:, -num_patches:].unflatten(1, grid), target).flatten(1)
+    own_prefix = values.shape[1] - num_patches
     prefix = values[:, :own_prefix] if own_prefix == num_prefix else values.new_zeros(len(values), num_prefix)
-    return torch.cat((prefix, cells), dim=1)
+    return torch.cat((prefix, patches), dim=1)
 
 
 class _Tap:

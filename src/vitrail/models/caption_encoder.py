@@ -18,15 +18,15 @@ MAX_LISTED = 4
 LEFT_OUT = ("head", "final", "stages")  # parts of an image model that an encoder may leave out
 
 
-class ImageCells(NamedTuple):
+class ImageFeatures(NamedTuple):
     """Encoded images: feature maps as tokens."""
 
-    cells: Float[Tensor, "batch cells dim"]
+    features: Float[Tensor, "batch patches dim"]
     """Feature vectors, row by row."""
     grid: Grid
 
 
-class CellEncoder(nn.Module):
+class ImageEncoder(nn.Module):
     """Encode images with an image model without its head.
 
     Raises:
@@ -46,11 +46,11 @@ class CellEncoder(nn.Module):
         self.dim, self.grid = made.shape[1], (made.shape[2], made.shape[3])
         """Feature width, and rows and columns of the feature map at the native image size."""
 
-    def forward(self, images: Images) -> ImageCells:
+    def forward(self, images: Images) -> ImageFeatures:
         """Encode images; without gradients if the encoder is frozen."""
         with torch.no_grad() if self.is_frozen else nullcontext():
             x = self._pooled(self.model, images)
-        return ImageCells(map_to_tokens(x), (x.shape[-2], x.shape[-1]))
+        return ImageFeatures(map_to_tokens(x), (x.shape[-2], x.shape[-1]))
 
     def train(self, mode: bool = True) -> Self:
         """A frozen encoder stays in evaluation mode."""

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.models.caption_encoder import CellEncoder, ImageCells
+from vitrail.models.caption_encoder import ImageEncoder, ImageFeatures
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderState, ModelConfig
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, Dropout
@@ -31,7 +31,7 @@ class CaptionTransformerConfig(CaptionModelConfig):
 
     family: ClassVar[str] = "caption_transformer"
     paper: ClassVar[str] = "Vaswani et al. 2017; Sharma et al. 2018; Xiong et al. 2020 (pre-norm)"
-    position_policy: ClassVar[str] = "of words, sines and cosines for any length; of cells, the encoder's"
+    position_policy: ClassVar[str] = "of words, sines and cosines for any length; of images, the encoder's"
 
     width: int = Field(default=512, ge=2, multiple_of=2)
     """Width of a token."""
@@ -70,7 +70,7 @@ class CaptionTransformer(nn.Module):
         super().__init__()
         self.config = config
         width = config.width
-        self.encoder = CellEncoder(config)
+        self.encoder = ImageEncoder(config)
         self.norm = nn.LayerNorm(self.encoder.dim)
         self.neck = Linear(self.encoder.dim, width)
         self.refining = nn.ModuleList(_refining_block(config) for _ in range(config.refining_depth))
@@ -94,7 +94,7 @@ class CaptionTransformer(nn.Module):
             captions: several per image; padding after a caption does not change what is before it.
         """
         count, num_tokens = captions.shape[1:]
-        context = self._refine(self.encode(images).cells if images.ndim == 4 else images)
+        context = self._refine(self.encode(images).features if images.ndim == 4 else images)
         context = context.repeat_interleave(count, dim=0)
         x = self._embed(captions.flatten(0, 1))
         may_attend = causal_mask(num_tokens, device=captions.device)
@@ -103,12 +103,12 @@ class CaptionTransformer(nn.Module):
         logits = self.linear(self.decoder_norm(x), *self.score_weights())
         return CaptionOutput(logits.unflatten(0, (-1, count)), None)
 
-    def encode(self, images: Images) -> ImageCells:
+    def encode(self, images: Images) -> ImageFeatures:
         return self.encoder(images)
 
     @torch.no_grad()
     def start(self, images: Float[Tensor, "batch ..."]) -> TransformerState:
-        context = self._refine(self.encode(images).cells if images.ndim == 4 else images)
+        context = self._refine(self.encode(images).features if images.ndim == 4 else images)
         memories = remember_all(self.decoder_blocks, context)
         cache = KeyValueCache.empty(len(images), num_layers=len(self.decoder))
         return TransformerState(memories, None, cache)
@@ -131,8 +131,8 @@ class CaptionTransformer(nn.Module):
     def decoder_blocks(self) -> list[DecoderBlock]:
         return cast("list[DecoderBlock]", [*self.decoder])
 
-    def _refine(self, cells: Tensor) -> Tensor:
-        x = self.dropout(self.neck(self.norm(cells)))
+    def _refine(self, features: Tensor) -> Tensor:
+        x = self.dropout(self.neck(self.norm(features)))
         for block in self.refining:
             x = block(x)
         return self.refining_norm(x)

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.models.caption_encoder import CellEncoder, ImageCells
+from vitrail.models.caption_encoder import ImageEncoder, ImageFeatures
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderState, ModelConfig
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
@@ -35,7 +35,7 @@ class CaptionerConfig(CaptionModelConfig):
 
     family: ClassVar[str] = "captioner"
     paper: ClassVar[str] = "Xu et al. 2015"
-    position_policy: ClassVar[str] = "of words, none: the cell reads them in order; of cells, the encoder's"
+    position_policy: ClassVar[str] = "of words, none: the cell reads them in order; of images, the encoder's"
 
     cell: CellName = "lstm"
     """Recurrent cell of the decoder."""
@@ -67,7 +67,7 @@ class ShowAttendTell(nn.Module):
     def __init__(self, config: CaptionerConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = CellEncoder(config)
+        self.encoder = ImageEncoder(config)
         self.norm = nn.LayerNorm(self.encoder.dim)
         self.neck = Linear(self.encoder.dim, config.hidden_dim)
         self.table = nn.Embedding(config.vocabulary_size, config.embedding_dim)
@@ -98,18 +98,18 @@ class ShowAttendTell(nn.Module):
             captions: several per image; padding after a caption does not change what is before it.
         """
         seen = self.encode(images) if images.ndim == 4 else None
-        cells = images if seen is None else seen.cells
-        state = self._look(cells).expand(captions.shape[1])
+        features = images if seen is None else seen.features
+        state = self._look(features).expand(captions.shape[1])
         grid = None if seen is None else seen.grid
         written = self.decoder(self.dropout(self.table(captions)), state, grid=grid)
         return CaptionOutput(self._score(written.vectors), written.weights)
 
-    def encode(self, images: Images) -> ImageCells:
+    def encode(self, images: Images) -> ImageFeatures:
         return self.encoder(images)
 
     @torch.no_grad()
     def start(self, images: Float[Tensor, "batch ..."]) -> RecurrentState[AttentionMemory]:
-        return self._look(self.encode(images).cells if images.ndim == 4 else images)
+        return self._look(self.encode(images).features if images.ndim == 4 else images)
 
     @torch.no_grad()
     def step(
@@ -119,8 +119,8 @@ class ShowAttendTell(nn.Module):
         vectors, state = self.decoder.step(self.dropout(self.table(tokens)), state)
         return self._score(vectors), state
 
-    def _look(self, cells: Tensor) -> RecurrentState[AttentionMemory]:
-        return self.decoder.start(self.dropout(self.neck(self.norm(cells))))
+    def _look(self, features: Tensor) -> RecurrentState[AttentionMemory]:
+        return self.decoder.start(self.dropout(self.neck(self.norm(features))))
 
     def _score(self, vectors: Tensor) -> Tensor:
         vectors = self.dropout(vectors)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor, nn
 
-    from vitrail.models.caption_encoder import ImageCells
+    from vitrail.models.caption_encoder import ImageFeatures
 
 EXAMPLE_SENTENCE_LENGTH = 32  # a long news sentence in subwords; any number would do
 EXAMPLE_CAPTION_LENGTH = 16  # a long caption; likewise
@@ -407,7 +407,7 @@ class CaptionModel(SequenceModel, Protocol):
         """Return logits under teacher forcing; captions start with ``begin_id``."""
         ...
 
-    def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageCells:
+    def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageFeatures:
         """Return the encoder's features; without gradients if it is frozen."""
         ...
 

@@ -27,7 +27,7 @@ from vitrail.nn.detr_attention import (
     DetrAttention,
     DetrDecoderBlock,
     DetrEncoderBlock,
-    cells_inside,
+    axes_inside,
     sine_positions_inside,
 )
 from vitrail.nn.linear import Linear
@@ -40,7 +40,7 @@ class DETRConfig(DetectionModelConfig):
     family: ClassVar[str] = "detr"
     paper: ClassVar[str] = "Carion et al. 2020"
     position_policy: ClassVar[str] = (
-        "sines and cosines of each cell's row and column as shares of the image without its padding, added "
+        "sines and cosines of each patch's row and column as shares of the image without its padding, added "
         "to queries and keys of every attention; computed for any grid"
     )
     size_policy: ClassVar[str] = (
@@ -152,10 +152,10 @@ class DETR(nn.Module):
         grid = (x.shape[-2], x.shape[-1])
         x = self.projection(map_to_tokens(x))
         if sizes is not None:
-            rows, columns = cells_inside(sizes, (images.shape[-2], images.shape[-1]), grid)
-            inside = (rows[:, :, None] & columns[:, None]).flatten(1)[:, None, None]  # b 1 1 cells
+            rows, columns = axes_inside(sizes, (images.shape[-2], images.shape[-1]), grid)
+            inside = (rows[:, :, None] & columns[:, None]).flatten(1)[:, None, None]  # b 1 1 patches
         else:  # one row of positions for all images
-            rows, columns = (torch.ones(1, cells, dtype=torch.bool, device=x.device) for cells in grid)
+            rows, columns = (torch.ones(1, length, dtype=torch.bool, device=x.device) for length in grid)
         positions = sine_positions_inside(rows, columns, self.config.width).to(x.dtype)
         for block in self.encoder:
             x = block(x, positions=positions, may_attend=inside, grid=grid)

@@ -161,7 +161,9 @@ class ConvolutionalMLP(nn.Module):
         self.activation = nn.GELU()
         self.contract = Linear(hidden_dim, dim)
 
-    def forward(self, x: Float[Tensor, "batch cells dim"], *, grid: Grid) -> Float[Tensor, "batch cells dim"]:
+    def forward(
+        self, x: Float[Tensor, "batch patches dim"], *, grid: Grid
+    ) -> Float[Tensor, "batch patches dim"]:
         hidden = self.depthwise(tokens_to_map(self.first_activation(self.expand(x)), grid))
         return self.contract(self.activation(map_to_tokens(hidden)))
 

@@ -45,7 +45,13 @@ from vitrail.nn.box_queries import (
 )
 from vitrail.nn.deformable import DeformableAttention, DeformableDecoderBlock, FeatureLevels, join_levels
 from vitrail.nn.detr_attention import DetrAttention
-from vitrail.nn.feature_pyramid import FIRST_STRIDE, LevelEncoder, ResidualStages, cells_inside, keep_inside
+from vitrail.nn.feature_pyramid import (
+    FIRST_STRIDE,
+    LevelEncoder,
+    ResidualStages,
+    keep_inside,
+    positions_inside,
+)
 
 
 class SampledDETRConfig(DetectionModelConfig):
@@ -206,8 +212,8 @@ class SampledDETR(nn.Module):
             maps = self.backbone(images, None)
             maps = self.encoder([maps[stage] for stage in self.config.stages], [None] * len(strides))
             return join_levels(maps, whole, [None] * len(strides), strides=strides)
-        masks = [cells_inside(sizes, canvas, stride) for stride in strides]
-        maps = self.backbone(keep_inside(images, cells_inside(sizes, canvas, 1)), sizes)
+        masks = [positions_inside(sizes, canvas, stride) for stride in strides]
+        maps = self.backbone(keep_inside(images, positions_inside(sizes, canvas, 1)), sizes)
         maps = self.encoder([maps[stage] for stage in self.config.stages], masks)
         return join_levels(maps, sizes, masks, strides=strides)
 
@@ -292,7 +298,7 @@ class NamedStages(nn.Module):
         """Return the feature map of each stage, as ``ResidualStages``."""
         canvas = (images.shape[-2], images.shape[-1])
         return [
-            keep_inside(x, cells_inside(sizes, canvas, FIRST_STRIDE * 2**stage))
+            keep_inside(x, positions_inside(sizes, canvas, FIRST_STRIDE * 2**stage))
             for stage, x in enumerate(self.backbone(images))
         ]
 

@@ -25,11 +25,11 @@ class Sequencer2DConfig(ImageModelConfig):
     family: ClassVar[str] = "sequencer2d"
     paper: ClassVar[str] = "Tatsunami and Taki 2022"
     position_policy: ClassVar[str] = (
-        "none; the LSTMs read the cells of a column or a row in order, at any size"
+        "none; the LSTMs read the patches of a column or a row in order, at any size"
     )
     size_policy: ClassVar[str] = (
         "completed with zeros, below and to the right, to whole patches, and between stages to whole squares "
-        "of merged cells"
+        "of merged patches"
     )
 
     patch_sizes: tuple[int, ...] = (7, 2, 1, 1)

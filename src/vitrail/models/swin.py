@@ -36,7 +36,7 @@ class SwinConfig(ImageModelConfig):
     )
     size_policy: ClassVar[str] = (
         "completed with zeros, below and to the right, to whole patches, windows and squares of merged "
-        "cells; what completes a window is not attended to; a window is no longer than its map, and is not "
+        "patches; what completes a window is not attended to; a window is no longer than its map, and is not "
         "shifted along an axis that it covers"
     )
 

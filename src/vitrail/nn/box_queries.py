@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from vitrail.core.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
 from vitrail.nn.blocks import MLP
-from vitrail.nn.deformable import FeatureLevels, cell_centres, cell_sizes
+from vitrail.nn.deformable import FeatureLevels, patch_centres, patch_sizes
 from vitrail.nn.linear import Linear
 
 LOGIT_MARGIN = 1e-3  # coordinates are clamped this far from 0 and 1; Zhang et al. 2023 (DINO), published code
 PRIOR = 0.01  # initial score of every class; Lin et al. 2017 (focal loss), section 4.1
 EMPTY_LOGIT = -20.0  # of an empty query; a score of 2e-9
-ANCHOR_CELLS = 4.0  # side of an anchor in positions; as Zhao et al. 2024 (RT-DETR): 32 pixels at stride 8
+ANCHOR_STRIDES = 4.0  # side of an anchor in strides; as Zhao et al. 2024 (RT-DETR): 32 pixels at stride 8
 MAX_FREQUENCY = 32.0  # periods over the image of the fastest sine of a coordinate
 
 
@@ -115,7 +115,7 @@ class BoxHead(nn.Module):
 class ProposedQueries(nn.Module):
     """Two-stage queries: predict a box at every position; the highest-scoring ones become queries.
 
-    Anchors are squares of ``ANCHOR_CELLS`` positions a side around each position.
+    Anchors are squares of ``ANCHOR_STRIDES`` strides a side around each position.
 
     Paper: Zhu et al. 2021 (Deformable DETR), appendix A.4, "two-stage"; Zhao et al. 2024 (RT-DETR), section
     4.3: the queries begin with the tokens themselves.
@@ -133,7 +133,7 @@ class ProposedQueries(nn.Module):
         image.
         """
         tokens, is_real = levels.tokens, levels.is_image
-        anchors = cell_anchors(levels)
+        anchors = patch_anchors(levels)
         missing = num_proposals - tokens.shape[1]
         if missing > 0:
             if is_real is None:
@@ -178,10 +178,10 @@ class LearnedQueries(nn.Module):
         )
 
 
-def cell_anchors(levels: FeatureLevels) -> Float[Tensor, "batch cells 4"]:
+def patch_anchors(levels: FeatureLevels) -> Float[Tensor, "batch patches 4"]:
     """Return the box logits of each position's anchor."""
-    sides = ANCHOR_CELLS * cell_sizes(levels)
-    return box_logits(torch.cat((cell_centres(levels), sides), dim=-1))
+    sides = ANCHOR_STRIDES * patch_sizes(levels)
+    return box_logits(torch.cat((patch_centres(levels), sides), dim=-1))
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:

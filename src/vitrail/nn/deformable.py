@@ -37,7 +37,7 @@ class Frame(NamedTuple):
 class FeatureLevels(NamedTuple):
     """Multi-scale feature maps of the same images, as tokens."""
 
-    tokens: Float[Tensor, "batch cells dim"]
+    tokens: Float[Tensor, "batch patches dim"]
     """Each map row by row, one after the other; zero outside of the image."""
     grids: tuple[Grid, ...]
     """Rows and columns of each map, for the largest image."""
@@ -45,7 +45,7 @@ class FeatureLevels(NamedTuple):
     """Stride of each map in pixels."""
     sizes: Float[Tensor, "batch 2"]
     """Height and width of each image in pixels."""
-    is_image: Bool[Tensor, "batch cells"] | None
+    is_image: Bool[Tensor, "batch patches"] | None
     """False outside of the image; None where all are inside."""
 
 
@@ -64,24 +64,24 @@ def join_levels(
         inside: which positions of each map are inside the image; None where all are.
     """
     grids = tuple((each.shape[-2], each.shape[-1]) for each in maps)
-    tokens = torch.cat([each.flatten(2).transpose(1, 2) for each in maps], dim=1)  # b cells d
+    tokens = torch.cat([each.flatten(2).transpose(1, 2) for each in maps], dim=1)  # b patches d
     masks = [each.flatten(1) for each in inside if each is not None]
     is_image = torch.cat(masks, dim=1) if masks else None
     return FeatureLevels(tokens, grids, strides, sizes.to(torch.float32), is_image)
 
 
-def cell_centres(levels: FeatureLevels) -> Float[Tensor, "batch cells 2"]:
+def patch_centres(levels: FeatureLevels) -> Float[Tensor, "batch patches 2"]:
     """Return the x and y of each position's centre, as fractions of its image's width and height."""
     device = levels.sizes.device
     pixels = []
     for (rows, columns), stride in zip(levels.grids, levels.strides, strict=True):
         y, x = ((torch.arange(length, device=device) + 0.5) * stride for length in (rows, columns))
         pixels.append(torch.stack((x.expand(rows, -1), y[:, None].expand(-1, columns)), dim=-1))
-    joined = torch.cat([each.flatten(0, 1) for each in pixels])  # cells 2
+    joined = torch.cat([each.flatten(0, 1) for each in pixels])  # patches 2
     return joined / levels.sizes.flip(1)[:, None]
 
 
-def cell_sizes(levels: FeatureLevels) -> Float[Tensor, "batch cells 2"]:
+def patch_sizes(levels: FeatureLevels) -> Float[Tensor, "batch patches 2"]:
     """Return the width and height of each position, as fractions of its image's."""
     lengths = [
         torch.full((rows * columns, 1), float(stride), device=levels.sizes.device)
@@ -93,9 +93,9 @@ def cell_sizes(levels: FeatureLevels) -> Float[Tensor, "batch cells 2"]:
 def image_frame(levels: FeatureLevels) -> Frame:
     """Return where the images lie in their padded feature maps."""
     strides = levels.sizes.new_tensor(levels.strides)
-    cells = levels.sizes.flip(1)[..., None] / strides  # b 2 levels
+    patches = levels.sizes.flip(1)[..., None] / strides  # b 2 levels
     lengths = levels.sizes.new_tensor([(columns, rows) for rows, columns in levels.grids]).T  # 2 levels
-    return Frame(cells / lengths, (0.5 / lengths).expand_as(cells), (cells.ceil() - 0.5) / lengths)
+    return Frame(patches / lengths, (0.5 / lengths).expand_as(patches), (patches.ceil() - 0.5) / lengths)
 
 
 class DeformableAttention(nn.Module):
@@ -181,7 +181,7 @@ def sampled_weights(
     points: Float[Tensor, "batch heads queries points 2"],
     weights: Float[Tensor, "batch heads queries points"],
     grid: Grid,
-) -> Float[Tensor, "batch heads queries cells"]:
+) -> Float[Tensor, "batch heads queries patches"]:
     """Return the dense weights that sampling a feature map at some points amounts to.
 
     Each point gives its weight to its four nearest positions, bilinearly; what falls outside of the map is
@@ -192,7 +192,7 @@ def sampled_weights(
         weights: of the points.
     """
     rows, columns = grid
-    point = points * points.new_tensor((columns, rows)) - 0.5  # the centre of the first cell is zero
+    point = points * points.new_tensor((columns, rows)) - 0.5  # the centre of the first patch is zero
     corner = point.floor()
     share = point - corner  # weight of the further position
     dense = weights.new_zeros(*weights.shape[:-1], rows * columns)
@@ -202,8 +202,8 @@ def sampled_weights(
             of_x = share[..., 0] if right else 1 - share[..., 0]
             of_y = share[..., 1] if below else 1 - share[..., 1]
             inside = (x >= 0) & (x < columns) & (y >= 0) & (y < rows)
-            cells = (y.clamp(0, rows - 1) * columns + x.clamp(0, columns - 1)).long()
-            dense = dense.scatter_add(-1, cells, weights * of_x * of_y * inside)
+            patches = (y.clamp(0, rows - 1) * columns + x.clamp(0, columns - 1)).long()
+            dense = dense.scatter_add(-1, patches, weights * of_x * of_y * inside)
     return dense
 
 
@@ -220,7 +220,7 @@ def _dense(points: Tensor, weights: Tensor, levels: FeatureLevels) -> Iterator[T
 
 def _split_values(values: Tensor, grids: tuple[Grid, ...], num_heads: int) -> Iterator[Tensor]:
     """Yield each map of each head alone, as ``grid_sample`` reads it: batch*heads dim rows columns."""
-    heads = values.unflatten(-1, (num_heads, -1)).permute(0, 2, 3, 1)  # b h d cells
+    heads = values.unflatten(-1, (num_heads, -1)).permute(0, 2, 3, 1)  # b h d patches
     # Slices would each allocate zeros for all positions in the backward pass.
     for grid, of_level in zip(
         grids, heads.split([rows * columns for rows, columns in grids], dim=-1), strict=True

@@ -22,7 +22,7 @@ EXTENT = 2 * math.pi  # scale of positions along an axis; Carion et al. 2020, pu
 EPSILON = 1e-6  # likewise: added to the number of positions
 
 
-def cells_inside(
+def axes_inside(
     sizes: Int[Tensor, "batch 2"], image_size: tuple[int, int], grid: Grid
 ) -> tuple[Bool[Tensor, "batch rows"], Bool[Tensor, "batch columns"]]:
     """Return which rows and columns of a feature map are inside the images, not padding.
@@ -36,20 +36,20 @@ def cells_inside(
     Source: Carion et al. 2020, published code, where the mask of pixels is resized to the nearest ones.
 
     Example:
-        >>> rows, columns = cells_inside(torch.tensor([[64, 40]]), (64, 96), (2, 3))
+        >>> rows, columns = axes_inside(torch.tensor([[64, 40]]), (64, 96), (2, 3))
         >>> rows.tolist(), columns.tolist()
         ([[True, True]], [[True, True, False]])
     """
     first_pixels = [
-        torch.arange(cells, device=sizes.device) * pixels // cells
-        for pixels, cells in zip(image_size, grid, strict=True)
+        torch.arange(length, device=sizes.device) * pixels // length
+        for pixels, length in zip(image_size, grid, strict=True)
     ]
     return first_pixels[0] < sizes[:, :1], first_pixels[1] < sizes[:, 1:]
 
 
 def sine_positions_inside(
     rows: Bool[Tensor, "batch rows"], columns: Bool[Tensor, "batch columns"], dim: int
-) -> Float[Tensor, "batch cells dim"]:
+) -> Float[Tensor, "batch patches dim"]:
     """Return a sinusoidal encoding of each row, then of each column, as fractions of the image; float32.
 
     The last row and column of an image have the position two pi, whatever its size. Padding has positions,
@@ -61,11 +61,11 @@ def sine_positions_inside(
 
     Paper: Carion et al. 2020, appendix A.4; the scale is that of the published code.
     """
-    by_row, by_column = (_encode_axis(axis, dim // 2) for axis in (rows, columns))  # batch cells dim/2
+    by_row, by_column = (_encode_axis(axis, dim // 2) for axis in (rows, columns))  # batch patches dim/2
     batch, grid = rows.shape[0], (rows.shape[1], columns.shape[1])
     row_part = by_row[:, :, None].expand(batch, *grid, -1)
     column_part = by_column[:, None].expand(batch, *grid, -1)
-    return torch.cat((row_part, column_part), dim=-1).flatten(1, 2)  # batch cells dim
+    return torch.cat((row_part, column_part), dim=-1).flatten(1, 2)  # batch patches dim
 
 
 def _encode_axis(is_inside: Tensor, dim: int) -> Tensor:
@@ -73,7 +73,7 @@ def _encode_axis(is_inside: Tensor, dim: int) -> Tensor:
     position = count / (count[:, -1:] + EPSILON) * EXTENT
     channels = torch.arange(0, dim, 2, device=position.device, dtype=torch.float32)
     angles = position[..., None] / WAVELENGTH_BASE ** (channels / dim)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(2)  # batch cells dim
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(2)  # batch patches dim
 
 
 class DetrAttention(nn.Module):
@@ -167,12 +167,12 @@ class DetrEncoderBlock(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch cells dim"],
+        x: Float[Tensor, "batch patches dim"],
         *,
-        positions: Float[Tensor, "#batch cells dim"],
+        positions: Float[Tensor, "#batch patches dim"],
         may_attend: Mask | None = None,
         grid: Grid | None = None,
-    ) -> Float[Tensor, "batch cells dim"]:
+    ) -> Float[Tensor, "batch patches dim"]:
         mixed = self.attention(x, positions=positions, may_attend=may_attend, grid=grid)
         x = self.attention_norm(x + self.dropout(mixed))
         return self.mlp_norm(x + self.dropout(self.mlp(x)))
@@ -202,10 +202,10 @@ class DetrDecoderBlock(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch queries dim"],
-        context: Float[Tensor, "batch cells dim"],
+        context: Float[Tensor, "batch patches dim"],
         *,
         positions: Float[Tensor, "#batch queries dim"],
-        context_positions: Float[Tensor, "#batch cells dim"],
+        context_positions: Float[Tensor, "#batch patches dim"],
         may_attend: Mask | None = None,
         grid: Grid | None = None,
     ) -> Float[Tensor, "batch queries dim"]:

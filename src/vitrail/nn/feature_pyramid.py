@@ -126,7 +126,7 @@ class LayerNormedStem(nn.Module):
         """
         x = images.contiguous(memory_format=torch.channels_last)
         for stride, layer in ((2, self.first), (4, self.second)):
-            x = layer(x, cells_inside(sizes, (images.shape[-2], images.shape[-1]), stride))
+            x = layer(x, positions_inside(sizes, (images.shape[-2], images.shape[-1]), stride))
         return x
 
 
@@ -167,14 +167,16 @@ class ResidualStages(nn.Module):
         x = self.stem(images, sizes)
         maps = []
         for stage, blocks in enumerate(self.stages):
-            inside = cells_inside(sizes, canvas, FIRST_STRIDE * 2**stage)
+            inside = positions_inside(sizes, canvas, FIRST_STRIDE * 2**stage)
             for block in blocks:  # type: ignore[attr-defined]
                 x = block(x, inside)
             maps.append(x)
         return maps
 
 
-def cells_inside(sizes: Int[Tensor, "batch 2"] | None, canvas: tuple[int, int], stride: int) -> Inside | None:
+def positions_inside(
+    sizes: Int[Tensor, "batch 2"] | None, canvas: tuple[int, int], stride: int
+) -> Inside | None:
     """Return which positions of a feature map have begun before their image ended; None without padding.
 
     Args:
@@ -246,7 +248,7 @@ class LevelEncoder(nn.Module):
 
     def _attend(self, x: Tensor, inside: Tensor | None) -> Tensor:
         grid = (x.shape[-2], x.shape[-1])
-        may_attend = None if inside is None else inside.flatten(2)[:, None]  # b 1 1 cells
+        may_attend = None if inside is None else inside.flatten(2)[:, None]  # b 1 1 patches
         tokens = x.flatten(2).transpose(1, 2)
         positions = sinusoidal_grid_positions(grid, self.dim, device=x.device)[None].to(x.dtype)
         for block in self.blocks:

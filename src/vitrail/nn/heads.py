@@ -66,10 +66,10 @@ class FlattenPool(nn.Module):
 
     def forward(self, x: Tokens, *, grid: Grid) -> Float[Tensor, "batch values"]:
         """Return ``rows * columns * dim`` values, those of a patch together."""
-        cells = x[:, self.num_prefix :]
+        patches = x[:, self.num_prefix :]
         if grid == self.grid:
-            return cells.flatten(1)
-        maps = cells.transpose(1, 2).reshape(x.shape[0], -1, *grid).float()  # b d rows columns
+            return patches.flatten(1)
+        maps = patches.transpose(1, 2).reshape(x.shape[0], -1, *grid).float()  # b d rows columns
         maps = resize_map(maps, self.grid, interpolation="bilinear", antialias=True)
         return maps.movedim(1, -1).flatten(1).to(x.dtype)
 

@@ -48,10 +48,10 @@ def neighbourhood_mask(
     rows, columns = (torch.arange(length, device=device) for length in grid)
     near_rows = (rows[:, None] - rows).abs() <= radius
     near_columns = (columns[:, None] - columns).abs() <= radius
-    cells = near_rows[:, None, :, None] & near_columns[None, :, None, :]  # rows columns rows columns
-    cells = cells.flatten(2).flatten(0, 1)  # cells cells
-    mask = torch.ones(1, 1, num_prefix + len(cells), num_prefix + len(cells), dtype=torch.bool, device=device)
-    mask[..., num_prefix:, num_prefix:] = cells
+    near = near_rows[:, None, :, None] & near_columns[None, :, None, :]  # rows columns rows columns
+    near = near.flatten(2).flatten(0, 1)  # patches patches
+    mask = torch.ones(1, 1, num_prefix + len(near), num_prefix + len(near), dtype=torch.bool, device=device)
+    mask[..., num_prefix:, num_prefix:] = near
     return mask
 
 

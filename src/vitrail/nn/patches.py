@@ -17,16 +17,16 @@ def split_patches(images: Images, patch_size: tuple[int, int]) -> Float[Tensor, 
         images: height and width are multiples of the patch's.
     """
     rows, columns = images.shape[-2] // patch_size[0], images.shape[-1] // patch_size[1]
-    cells = images.reshape(*images.shape[:2], rows, patch_size[0], columns, patch_size[1])
-    return cells.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # batch patches pixels
+    blocks = images.reshape(*images.shape[:2], rows, patch_size[0], columns, patch_size[1])
+    return blocks.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # batch patches pixels
 
 
 def join_patches(
     patches: Float[Tensor, "batch patches pixels"], grid: Grid, patch_size: tuple[int, int]
 ) -> Images:
     """Undo ``split_patches``."""
-    cells = patches.reshape(patches.shape[0], *grid, -1, *patch_size)  # b rows columns c y x
-    return cells.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # b c height width
+    blocks = patches.reshape(patches.shape[0], *grid, -1, *patch_size)  # b rows columns c y x
+    return blocks.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # b c height width
 
 
 def pad_to_multiple(

@@ -220,9 +220,9 @@ class DecomposedRelativePositions(nn.Module):
     ) -> Float[Tensor, "batch heads queries keys"]:
         rows = _vectors_of(self.by_row, query_grid[0], key_grid[0]).to(query.dtype)
         columns = _vectors_of(self.by_column, query_grid[1], key_grid[1]).to(query.dtype)
-        cells = query.reshape(*query.shape[:2], *query_grid, -1)  # b h rows columns d
-        by_row = torch.einsum("bhrcd,rkd->bhrck", cells, rows)
-        by_column = torch.einsum("bhrcd,ckd->bhrck", cells, columns)
+        patches = query.reshape(*query.shape[:2], *query_grid, -1)  # b h rows columns d
+        by_row = torch.einsum("bhrcd,rkd->bhrck", patches, rows)
+        by_column = torch.einsum("bhrcd,ckd->bhrck", patches, columns)
         # As one product with zeros and ones: an addition that repeats both takes 2 to 13 times as long.
         bias = torch.cat((by_row, by_column), dim=-1) @ _indicators(key_grid, bias_like=by_row)
         return bias.flatten(2, 3)  # b h queries keys

@@ -34,10 +34,10 @@ def resize_grid_table(
     assert table.shape[0] == num_prefix + old_grid[0] * old_grid[1], "the table does not hold that grid"
     if old_grid == new_grid:
         return table
-    prefix, cells = table[:num_prefix], table[num_prefix:]
-    image = cells.float().T.reshape(1, -1, *old_grid)  # 1 dim rows columns
+    prefix, patches = table[:num_prefix], table[num_prefix:]
+    image = patches.float().T.reshape(1, -1, *old_grid)  # 1 dim rows columns
     image = resize_map(image, new_grid, interpolation=interpolation, antialias=antialias)
-    resized = image[0].flatten(1).T.to(table.dtype)  # cells dim
+    resized = image[0].flatten(1).T.to(table.dtype)  # patches dim
     return torch.cat((prefix, resized))
 
 

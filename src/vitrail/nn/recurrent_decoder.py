@@ -443,7 +443,7 @@ class Written(NamedTuple):
 
     vectors: Float[Tensor, "batch captions steps dim"]
     """Input of the output layer."""
-    weights: Float[Tensor, "batch captions steps cells"]
+    weights: Float[Tensor, "batch captions steps patches"]
     """Attention weights of each step, before the gate."""
 
 
@@ -475,11 +475,12 @@ class ImageAttentionDecoder(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
         nn.init.zeros_(self.gate.bias)
 
-    def start(self, cells: Float[Tensor, "batch cells hidden"]) -> RecurrentState[AttentionMemory]:
+    def start(self, features: Float[Tensor, "batch patches hidden"]) -> RecurrentState[AttentionMemory]:
         """Return the state before the first step, one row per image."""
-        everywhere = torch.ones(cells.shape[0], 1, 1, cells.shape[1], dtype=torch.bool, device=cells.device)
-        memory = AttentionMemory(self.attention.remember(cells), everywhere)
-        return RecurrentState(self.stack.begin(cells.mean(dim=1)), None, memory)
+        batch, num_patches, _ = features.shape
+        everywhere = torch.ones(batch, 1, 1, num_patches, dtype=torch.bool, device=features.device)
+        memory = AttentionMemory(self.attention.remember(features), everywhere)
+        return RecurrentState(self.stack.begin(features.mean(dim=1)), None, memory)
 
     def forward(
         self,
@@ -502,7 +503,7 @@ class ImageAttentionDecoder(nn.Module):
             hidden.append(layers[-1][0])
             glimpses.append(glimpse)
             weights.append(shares)
-        seen = torch.stack(weights, dim=2)  # batch captions steps cells
+        seen = torch.stack(weights, dim=2)  # batch captions steps patches
         self._show(seen.flatten(0, 1), memory, captions, grid)
         change = self.of_state(torch.stack(hidden, dim=1)) + self.of_glimpse(torch.stack(glimpses, dim=1))
         return Written(x + change.reshape(images, captions, steps, -1), seen)
@@ -525,14 +526,14 @@ class ImageAttentionDecoder(nn.Module):
         score = self.attention.score
         assert isinstance(score, AdditiveScore), "the weights are taken from its scores"
         scores = score(self.attention.query_projection(asking)[:, None], memory.keys)
-        shares = scores.float().softmax(dim=-1).to(memory.values.dtype)  # batch 1 captions cells
+        shares = scores.float().softmax(dim=-1).to(memory.values.dtype)  # batch 1 captions patches
         glimpse = (shares @ memory.values)[:, 0].flatten(0, 1)
         glimpse = glimpse * self.gate(hidden).sigmoid()
         layers = self.stack.advance(gates + self.feed(glimpse), layers)
         return layers, glimpse, shares[:, 0]
 
     def _show(self, weights: Tensor, memory: ContextMemory, count: int, grid: Grid | None) -> None:
-        """Show attention weights (rows queries cells) to the tap."""
+        """Show attention weights (rows queries keys) to the tap."""
         if self.attention.tap is None:
             return
         grids = None if grid is None else TokenGrids(queries=None, keys=grid)

@@ -45,7 +45,7 @@ class PositionScheme(Protocol):
         ...
 
 
-def relative_index(grid: Grid, *, device: torch.device | None = None) -> Int[Tensor, "cells cells"]:
+def relative_index(grid: Grid, *, device: torch.device | None = None) -> Int[Tensor, "patches patches"]:
     """Return, for each pair of patches, the row of a table of all ``(2r-1)(2c-1)`` relative positions.
 
     The table holds the positions row by row, from ``-(r-1), -(c-1)`` on.
@@ -61,7 +61,7 @@ def relative_index(grid: Grid, *, device: torch.device | None = None) -> Int[Ten
     by_row = down[:, None] - down + (rows - 1)  # rows rows
     by_column = right[:, None] - right + (columns - 1)  # columns columns
     index = by_row[:, None, :, None] * (2 * columns - 1) + by_column[None, :, None, :]
-    return index.flatten(2).flatten(0, 1)  # cells cells
+    return index.flatten(2).flatten(0, 1)  # patches patches
 
 
 def resize_relative_table(

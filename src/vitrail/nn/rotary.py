@@ -99,7 +99,7 @@ class GridRotary(nn.Module):
         )
         by_column = columns.expand(len(rows), -1, -1)  # rows columns pairs
         by_row = rows[:, None].expand(-1, len(columns), -1)  # rows columns pairs
-        angles = torch.cat((by_column, by_row), dim=-1).flatten(0, 1)  # cells pairs
+        angles = torch.cat((by_column, by_row), dim=-1).flatten(0, 1)  # patches pairs
         return self.rotate(query, angles), self.rotate(key, angles)
 
     def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, None]:

@@ -50,7 +50,7 @@ def sinusoidal_positions_in_halves(
 
 def sinusoidal_grid_positions(
     grid: Grid, dim: int, *, device: torch.device | None = None
-) -> Float[Tensor, "cells dim"]:
+) -> Float[Tensor, "patches dim"]:
     """Return the sines and cosines of each patch's column, then those of its row, row by row; float32.
 
     Args:
@@ -63,7 +63,7 @@ def sinusoidal_grid_positions(
     by_row = _angles(torch.arange(rows, device=device), dim // 2)
     column_part = torch.cat((by_column.sin(), by_column.cos()), dim=-1).expand(rows, -1, -1)
     row_part = torch.cat((by_row.sin(), by_row.cos()), dim=-1)[:, None].expand(-1, columns, -1)
-    return torch.cat((column_part, row_part), dim=-1).flatten(0, 1)  # cells dim
+    return torch.cat((column_part, row_part), dim=-1).flatten(0, 1)  # patches dim
 
 
 class SinusoidalPositions(nn.Module):

@@ -29,8 +29,8 @@ class PatchMLP(nn.Module):
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, images: Images) -> FeatureMap:
-        cells = self.activation(self.hidden(images)).movedim(1, -1)  # b rows columns d
-        return self.projection(cells).movedim(-1, 1)
+        patches = self.activation(self.hidden(images)).movedim(1, -1)  # b rows columns d
+        return self.projection(patches).movedim(-1, 1)
 
 
 class ResidualConvolutions(nn.Module):

@@ -38,7 +38,7 @@ class Merged(NamedTuple):
     """The token that each original token is part of."""
 
 
-def match_tokens(keys: Float[Tensor, "batch cells dim"], num_merged: int) -> Matching:
+def match_tokens(keys: Float[Tensor, "batch patches dim"], num_merged: int) -> Matching:
     """Pair each patch of even index with its most similar one of odd index; keep the most similar pairs.
 
     Several pairs may share a patch of odd index.

@@ -87,8 +87,8 @@ def split_windows(
         x: rows and columns are multiples of the window's.
     """
     rows, columns = x.shape[1] // window[0], x.shape[2] // window[1]
-    cells = x.reshape(x.shape[0], rows, window[0], columns, window[1], x.shape[-1])
-    return cells.transpose(2, 3).flatten(3, 4).flatten(0, 2)  # windows tokens dim
+    patches = x.reshape(x.shape[0], rows, window[0], columns, window[1], x.shape[-1])
+    return patches.transpose(2, 3).flatten(3, 4).flatten(0, 2)  # windows tokens dim
 
 
 def join_windows(
@@ -96,15 +96,15 @@ def join_windows(
 ) -> Float[Tensor, "batch rows columns dim"]:
     """Undo ``split_windows``; ``grid`` is the rows and columns of one image."""
     rows, columns = grid[0] // window[0], grid[1] // window[1]
-    cells = windows.reshape(-1, rows, columns, *window, windows.shape[-1])  # b r c y x d
-    return cells.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # b rows columns d
+    patches = windows.reshape(-1, rows, columns, *window, windows.shape[-1])  # b r c y x d
+    return patches.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # b rows columns d
 
 
 def window_order(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " tokens"]:
     """Return the indices into the padded grid that put it into window order."""
     rows, columns = windows.completed
-    cells = torch.arange(rows * columns, device=device).reshape(1, rows, columns, 1)
-    rolled = cells.roll((-windows.shift[0], -windows.shift[1]), dims=(1, 2))
+    patches = torch.arange(rows * columns, device=device).reshape(1, rows, columns, 1)
+    rolled = patches.roll((-windows.shift[0], -windows.shift[1]), dims=(1, 2))
     return split_windows(rolled.float(), windows.size).long().flatten()
 
 
@@ -123,8 +123,8 @@ def window_positions(
     order = window_order(windows, device=device)
     row, column = order // windows.completed[1], order % windows.completed[1]
     is_padding = (row >= windows.grid[0]) | (column >= windows.grid[1])
-    cells = (row * windows.grid[1] + column).masked_fill(is_padding, -1)
-    return cells.reshape(-1, windows.num_tokens)
+    patches = (row * windows.grid[1] + column).masked_fill(is_padding, -1)
+    return patches.reshape(-1, windows.num_tokens)
 
 
 def shifted_window_mask(
@@ -316,8 +316,8 @@ def _attend(
     bias = _bias_of_window(layer.relative_bias, layer.windows.size, windows.size)
     batch = query.shape[0] // windows.num_windows
     if layer.tap is not None:
-        cells = window_positions(windows, device=query.device)
-        grids = TokenGrids(queries=windows.grid, keys=windows.grid, windows=(cells, cells))
+        patches = window_positions(windows, device=query.device)
+        grids = TokenGrids(queries=windows.grid, keys=windows.grid, windows=(patches, patches))
         of_all = None if mask is None else _repeat(mask, batch)
         layer.tap(query, key, bias=bias, may_attend=of_all, scale=scale, kind="self", grids=grids)
     bias = bias.to(query.dtype)

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.core.errors import ConfigError, DataError, did_you_mean
 from vitrail.engines.loading import load_any
 from vitrail.interpret.attribution import LONGEST_COVERED, fit_grid
-from vitrail.interpret.grids import spread_cells
+from vitrail.interpret.grids import spread_patches
 from vitrail.interpret.perturbation import (
     FILLINGS,
     RANDOM,
@@ -72,10 +72,10 @@ def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
             ("insertion", "shown", found.insertion),
         )
     ]
-    header, cells = faithfulness_table(found)
+    header, patches = faithfulness_table(found)
     body = section("Probability of the class", join_panels(panels), NOTE) + section(
         "Area under the curves",
-        table(header, cells, frozenset(range(1, len(header)))),
+        table(header, patches, frozenset(range(1, len(header)))),
         "Means over images with 95 % bootstrap intervals; the differences are paired by image.",
     )
     write_panels(path, panels, title=title, subtitle=how, body=body)
@@ -165,7 +165,7 @@ def measure_faithfulness(
         chosen = _usual_methods(explanation) if chosen is None else chosen
         patches = explanation.layers[0].query_grid if explanation.layers else None
         grid = fit_grid(patches or (pixels.shape[-2], pixels.shape[-1]), LONGEST_COVERED)
-        maps = {name: [spread_cells(explanation.relevance(name), grid)] for name in chosen}
+        maps = {name: [spread_patches(explanation.relevance(name), grid)] for name in chosen}
         generator = torch.Generator().manual_seed(number)
         maps[RANDOM] = [torch.rand(grid, generator=generator) for _ in range(NUM_RANDOM_ORDERS)]
         for name, of_method in maps.items():

@@ -69,7 +69,7 @@ def test_the_costs_of_a_transformer_are_those_of_its_formula():
 
 
 def test_the_card_of_a_detector_says_what_it_answers():
-    card = describe("detr_r50", size=(800, 1066))  # a map of 25 x 34 cells
+    card = describe("detr_r50", size=(800, 1066))  # a map of 25 x 34 patches
     sizes = [(layer.queries, layer.keys) for layer in card.attention]
     assert sizes == [(850, 850)] * 6 + [(100, 100), (100, 850)] * 6
     assert (card.num_classes, card.num_queries, card.image_size) == (91, 100, (800, 1066))

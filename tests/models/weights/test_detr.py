@@ -89,7 +89,7 @@ def test_the_authors_transformer_computes_the_same(small):
 
     with torch.no_grad():
         output, features = small(images), small.backbone(images)[-1]
-        inside = (torch.ones(1, cells, dtype=torch.bool) for cells in features.shape[-2:])
+        inside = (torch.ones(1, length, dtype=torch.bool) for length in features.shape[-2:])
         logits, boxes = reference(features, sine_positions_inside(*inside, small.config.width).double())
 
     assert boxes.std(dim=1).max() > 1e4 * TOLERANCE

@@ -158,7 +158,7 @@ def test_recorded_attention_equals_that_of_transformers(tiny):
     with torch.no_grad():
         expected = reference(images, pixel_mask=mask, output_attentions=True)
     by_layer = {each.layer: each for each in maps}
-    inside = torch.zeros(2, 3, 5, dtype=torch.bool)  # cells in the padding ask, too, but nobody reads them
+    inside = torch.zeros(2, 3, 5, dtype=torch.bool)  # patches in the padding ask, too, but nobody reads them
     inside[0, :, :3] = inside[1, :2] = True
     for index, weights in enumerate(expected.encoder_attentions):
         each = by_layer[f"encoder.{index}.attention"]

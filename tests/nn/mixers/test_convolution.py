@@ -62,7 +62,7 @@ def test_the_mixing_matrix_times_the_values_is_the_output(kind):
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_cell_sees_rows_and_columns_and_no_wrapped_neighbour(kind):
+def test_a_patch_sees_rows_and_columns_and_no_wrapped_neighbour(kind):
     mixer = kind(4, 2, kernel_size=(3, 3))
     x = torch.randn(1, 1 + 20, 4)
 
@@ -70,12 +70,12 @@ def test_a_cell_sees_rows_and_columns_and_no_wrapped_neighbour(kind):
         mixer(x, grid=(4, 5))
 
     weights = maps[0].weights[0, 0]
-    torch.testing.assert_close(weights[0], weights[1:].mean(0))  # the prefix token averages over the cells
+    torch.testing.assert_close(weights[0], weights[1:].mean(0))  # the prefix token averages over the patches
     assert not weights[1:, 0].any()
     for centre in range(20):
-        for cell in range(20):
-            rows, columns = abs(centre // 5 - cell // 5), abs(centre % 5 - cell % 5)
-            assert (weights[1 + centre, 1 + cell] > 0) == (rows <= 1 and columns <= 1)
+        for patch in range(20):
+            rows, columns = abs(centre // 5 - patch // 5), abs(centre % 5 - patch % 5)
+            assert (weights[1 + centre, 1 + patch] > 0) == (rows <= 1 and columns <= 1)
     torch.testing.assert_close(weights[1 + 6].sum(), torch.tensor(1.0))  # inside, the whole kernel
 
 
@@ -114,8 +114,8 @@ def test_window_places_are_the_offsets_from_the_centre(grid, radius):
     size = (2 * radius[0] + 1, 2 * radius[1] + 1)
     places = kernel_positions(grid, size)
     for centre in range(grid[0] * grid[1]):
-        for cell in range(grid[0] * grid[1]):
-            row = cell // grid[1] - centre // grid[1] + radius[0]
-            column = cell % grid[1] - centre % grid[1] + radius[1]
+        for patch in range(grid[0] * grid[1]):
+            row = patch // grid[1] - centre // grid[1] + radius[0]
+            column = patch % grid[1] - centre % grid[1] + radius[1]
             inside = 0 <= row < size[0] and 0 <= column < size[1]
-            assert places[centre, cell] == (row * size[1] + column if inside else size[0] * size[1])
+            assert places[centre, patch] == (row * size[1] + column if inside else size[0] * size[1])

@@ -52,22 +52,22 @@ def test_padding_anywhere_is_left_out():
 def test_a_grid_is_read_column_by_column_and_row_by_row():
     mixer, x = GridLSTM(DIM, HIDDEN), torch.randn(3, 10, DIM)
     vertical, horizontal = _reference(mixer.vertical), _reference(mixer.horizontal)
-    cells = x.unflatten(1, GRID)
+    patches = x.unflatten(1, GRID)
 
     mixed = mixer(x, grid=GRID).unflatten(1, GRID)
 
     for row in range(2):
         for column in range(5):
-            states = vertical(cells[:, :, column])[0][:, row], horizontal(cells[:, row])[0][:, column]
+            states = vertical(patches[:, :, column])[0][:, row], horizontal(patches[:, row])[0][:, column]
             torch.testing.assert_close(mixed[:, row, column], mixer.projection(torch.cat(states, -1)))
 
 
 def test_prefix_tokens_stand_before_every_line_and_get_the_mean_of_their_states():
     mixer, x = GridLSTM(DIM, HIDDEN), torch.randn(3, 2 + 10, DIM)
     vertical, horizontal = _reference(mixer.vertical), _reference(mixer.horizontal)
-    prefix, cells = x[:, :2], x[:, 2:].unflatten(1, GRID)
-    columns = [vertical(torch.cat((prefix, cells[:, :, i]), dim=1))[0] for i in range(5)]
-    rows = [horizontal(torch.cat((prefix, cells[:, i]), dim=1))[0] for i in range(2)]
+    prefix, patches = x[:, :2], x[:, 2:].unflatten(1, GRID)
+    columns = [vertical(torch.cat((prefix, patches[:, :, i]), dim=1))[0] for i in range(5)]
+    rows = [horizontal(torch.cat((prefix, patches[:, i]), dim=1))[0] for i in range(2)]
 
     mixed = mixer(x, grid=GRID)
 
@@ -77,7 +77,7 @@ def test_prefix_tokens_stand_before_every_line_and_get_the_mean_of_their_states(
     torch.testing.assert_close(mixed[:, -1], mixer.projection(last))
 
 
-def test_a_cell_sees_its_column_and_its_row_and_no_other_cell():
+def test_a_patch_sees_its_column_and_its_row_and_no_other_patch():
     mixer, x = GridLSTM(DIM, HIDDEN), torch.randn(1, 10, DIM, requires_grad=True)
     mixer(x, grid=GRID)[0, 1 * 5 + 3].sum().backward()
     seen = x.grad[0].abs().amax(-1).unflatten(0, GRID) > 0

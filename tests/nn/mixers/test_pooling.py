@@ -9,16 +9,16 @@ from vitrail.nn.masks import causal_mask, padding_mask
 from vitrail.nn.mixers.pooling import PoolingMixer
 
 
-def test_a_cell_gets_the_mean_of_its_neighbourhood_minus_itself():
+def test_a_patch_gets_the_mean_of_its_neighbourhood_minus_itself():
     x = torch.randn(2, 12, 5)
-    cells = x.unflatten(1, (3, 4))
+    patches = x.unflatten(1, (3, 4))
 
     mixed = PoolingMixer()(x, grid=(3, 4)).unflatten(1, (3, 4))
 
     for row in range(3):
         for column in range(4):
-            near = cells[:, max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2]
-            torch.testing.assert_close(mixed[:, row, column], near.mean((1, 2)) - cells[:, row, column])
+            near = patches[:, max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2]
+            torch.testing.assert_close(mixed[:, row, column], near.mean((1, 2)) - patches[:, row, column])
 
 
 def test_a_token_of_a_sequence_gets_the_mean_of_three_minus_itself():

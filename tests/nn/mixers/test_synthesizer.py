@@ -100,10 +100,10 @@ def test_factorised_random_scores_have_the_rank_of_their_factors():
     assert torch.linalg.matrix_rank(scores).tolist() == [[5, 5, 5]]
 
 
-def test_factorised_dense_scores_of_the_cells_are_products_of_row_and_column():
+def test_factorised_dense_scores_of_the_patches_are_products_of_row_and_column():
     made = FactorizedDenseScores(SHAPE)(torch.randn(2, 17, 12), grid=(3, 5))[..., 2:]
-    cells = made.detach().unflatten(-1, (3, 5))
-    assert (torch.linalg.matrix_rank(cells) == 1).all()
+    patches = made.detach().unflatten(-1, (3, 5))
+    assert (torch.linalg.matrix_rank(patches) == 1).all()
 
 
 def test_factorised_dense_scores_need_few_numbers():
@@ -124,7 +124,7 @@ def test_a_shorter_sequence_uses_the_leading_part(name):
 
 
 def test_another_grid_keeps_what_each_place_looks_at():
-    """Scores that make every cell look at itself do so on a grid twice as fine."""
+    """Scores that make every patch look at itself do so on a grid twice as fine."""
     mixer = build_mixer("synthesizer_random", MixerShape(12, 3, 1 + 20, (4, 5)))
     with torch.no_grad():
         mixer.scores.position_scores.copy_(9 * torch.eye(21)[..., None].expand(-1, -1, 3))
@@ -132,8 +132,8 @@ def test_another_grid_keeps_what_each_place_looks_at():
     weights = weights_of(mixer, torch.randn(1, 1 + 80, 12), grid=(8, 10))[0, 0]
 
     looked_at = weights[1:, 1:].argmax(-1)
-    cells = torch.arange(80)
-    rows, columns = looked_at // 10 - cells // 10, looked_at % 10 - cells % 10
+    patches = torch.arange(80)
+    rows, columns = looked_at // 10 - patches // 10, looked_at % 10 - patches % 10
     assert rows.abs().max() <= 1
     assert columns.abs().max() <= 1
     assert weights[0].argmax() == 0

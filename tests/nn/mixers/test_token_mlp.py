@@ -23,9 +23,9 @@ def _mix_by_hand(mixer: TokenMLP, x: torch.Tensor) -> torch.Tensor:
 
 
 def _resize(x: torch.Tensor, old: tuple[int, int], new: tuple[int, int]) -> torch.Tensor:
-    cells = x[:, PREFIX:].transpose(1, 2).reshape(len(x), DIM, *old)
-    cells = F.interpolate(cells, size=new, mode="bilinear", antialias=True)
-    return torch.cat((x[:, :PREFIX], cells.flatten(2).transpose(1, 2)), dim=1)
+    patches = x[:, PREFIX:].transpose(1, 2).reshape(len(x), DIM, *old)
+    patches = F.interpolate(patches, size=new, mode="bilinear", antialias=True)
+    return torch.cat((x[:, :PREFIX], patches.flatten(2).transpose(1, 2)), dim=1)
 
 
 def test_each_channel_goes_through_the_mlp_over_places(mixer):
@@ -34,13 +34,13 @@ def test_each_channel_goes_through_the_mlp_over_places(mixer):
 
 
 @pytest.mark.parametrize("grid", [(4, 2), (6, 10), (1, 1), (5, 3), (13, 4)])
-def test_cells_of_another_grid_act_as_if_resampled_to_the_native_one_and_back(mixer, grid):
+def test_patches_of_another_grid_act_as_if_resampled_to_the_native_one_and_back(mixer, grid):
     x = torch.randn(2, PREFIX + grid[0] * grid[1], DIM)
     expected = _resize(_mix_by_hand(mixer, _resize(x, grid, GRID)), GRID, grid)
     torch.testing.assert_close(mixer(x, grid=grid), expected)
 
 
-def test_every_cell_of_a_much_finer_grid_counts(mixer):
+def test_every_patch_of_a_much_finer_grid_counts(mixer):
     x = torch.zeros(1, PREFIX + 30 * 50, DIM, requires_grad=True)
     mixer(x, grid=(30, 50)).square().sum().backward()
     assert (x.grad.abs().amax(-1) > 0).all()

@@ -14,7 +14,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.words import WordVocabulary
 from vitrail.data.text_preprocessing import CaptionPreprocessing
-from vitrail.models.caption_encoder import ImageCells
+from vitrail.models.caption_encoder import ImageFeatures
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.objective import (
@@ -55,16 +55,16 @@ def test_rows_are_padded_to_the_most_captions_and_the_longest() -> None:
 
 
 def test_features_are_handed_on_as_they_are_and_pixels_vary_in_training() -> None:
-    cells = torch.arange(12).reshape(4, 3).half()
+    features = torch.arange(12).reshape(4, 3).half()
     task = CaptionObjective(WORDS, PREPROCESSING, augment=AugmentSettings(colour=0.9))
-    kept = task.collate([CaptionSample(cells, [[4]], ("a",), 0)], torch.Generator())
-    assert torch.equal(kept.images[0], cells.float())
+    kept = task.collate([CaptionSample(features, [[4]], ("a",), 0)], torch.Generator())
+    assert torch.equal(kept.images[0], features.float())
     varied = task.collate([sample(0, [[4]], 100)], torch.Generator().manual_seed(1))
     assert not torch.equal(varied.images, task.collate([sample(0, [[4]], 100)], None).images)
 
 
 class Telling(nn.Module):
-    """Give every token the same logits, and look at the first of three cells alone."""
+    """Give every token the same logits, and look at the first of three patches alone."""
 
     def __init__(self, logits: Tensor, *, attends: bool = True) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def test_the_loss_counts_tokens_and_leaves_padding_out() -> None:
 
 
 def test_the_penalty_is_that_of_each_caption_that_is_there() -> None:
-    # Three, two and four steps look at the first cell; two further cells are never looked at.
+    # Three, two and four steps look at the first patch; two further patches are never looked at.
     expected = (1 - 3) ** 2 + 2 + (1 - 2) ** 2 + 2 + (1 - 4) ** 2 + 2
     settings = CaptionSettings(label_smoothing=0.0, attention_weight=0.5)
     model, batch = Telling(torch.randn(WORDS.size)), batch_of_two()
@@ -101,7 +101,7 @@ def test_the_penalty_is_that_of_each_caption_that_is_there() -> None:
     assert float(with_penalty.parts["attention"]) == pytest.approx(expected)
 
 
-def test_attention_that_covers_every_cell_once_is_not_punished() -> None:
+def test_attention_that_covers_every_patch_once_is_not_punished() -> None:
     attention = torch.eye(4)[None, None]
     assert float(attention_penalty(attention, torch.ones(1, 1, 4, dtype=torch.bool))) == 0.0
     assert float(attention_penalty(attention, torch.tensor([[[True, True, False, False]]]))) == 2.0
@@ -115,18 +115,18 @@ class Reciting(nn.Module):
         self.config = CaptionModelConfig(vocabulary_size=WORDS.size)
         self.weight = nn.Parameter(torch.zeros(1))
 
-    def encode(self, images: Tensor) -> ImageCells:
-        return ImageCells(images.flatten(2).transpose(1, 2), (images.shape[2], images.shape[3]))
+    def encode(self, images: Tensor) -> ImageFeatures:
+        return ImageFeatures(images.flatten(2).transpose(1, 2), (images.shape[2], images.shape[3]))
 
-    def start(self, cells: Tensor) -> ScriptState:
-        is_dog = cells[:, 0, 0] < 0
+    def start(self, features: Tensor) -> ScriptState:
+        is_dog = features[:, 0, 0] < 0
         dog, cat = torch.tensor([4, 5, 7] + 30 * [2]), torch.tensor([4] + 32 * [6])
         return ScriptState(torch.where(is_dog[:, None], dog, cat))
 
     def step(self, tokens: Tensor, state: ScriptState) -> tuple[Tensor, ScriptState]:
         return state.step(WORDS.size, 9.0)
 
-    def forward(self, cells: Tensor, captions: Tensor) -> CaptionOutput:
+    def forward(self, features: Tensor, captions: Tensor) -> CaptionOutput:
         return CaptionOutput(torch.zeros(*captions.shape, WORDS.size), None)
 
 

@@ -106,19 +106,19 @@ def test_training_draws_captions_anew_and_leaves_out_long_ones(
     assert words.decode(shortest.load(1, torch.Generator()).rows) == ["cats"]
 
 
-def make_cells(pixels: Tensor) -> Tensor:
+def make_features(pixels: Tensor) -> Tensor:
     return pixels.float().flatten(2).transpose(1, 2)[:, :5] / 255
 
 
 class Counting:
-    """Make cells, and count the images that were asked for."""
+    """Make features, and count the images that were asked for."""
 
     def __init__(self) -> None:
         self.images = 0
 
     def __call__(self, pixels: Tensor) -> Tensor:
         self.images += len(pixels)
-        return make_cells(pixels)
+        return make_features(pixels)
 
 
 def cache_of(split: CaptionSplit, path: Path, encode: object) -> FeatureCache:
@@ -132,13 +132,13 @@ def test_features_are_computed_once_and_found_again(
     encode, path = Counting(), tmp_path / "kept" / "x.f16"
     features = cache_of(split, path, encode)
     source = CaptionSource(split, words, PREPROCESSING, features=features)
-    expected = make_cells(torch.from_numpy(split.images).permute(0, 3, 1, 2)).half()
+    expected = make_features(torch.from_numpy(split.images).permute(0, 3, 1, 2)).half()
     for index in (1, 0, 1):
         assert torch.equal(source.load(index, torch.Generator()).content, expected[index])
     assert torch.equal(cache_of(split, path, encode).load(0), expected[0])
     assert encode.images == 2
     assert [file.name for file in path.parent.iterdir()] == ["x.f16"]
-    assert torch.equal(pickle.loads(pickle.dumps(cache_of(split, path, make_cells))).load(1), expected[1])
+    assert torch.equal(pickle.loads(pickle.dumps(cache_of(split, path, make_features))).load(1), expected[1])
 
 
 def test_an_unfinished_file_goes_on_where_it_was(split: CaptionSplit, tmp_path: Path) -> None:
@@ -158,20 +158,20 @@ def test_an_unfinished_file_goes_on_where_it_was(split: CaptionSplit, tmp_path: 
     features = cache_of(split, path, encode)
     features.prepare()
     assert encode.images == 1
-    expected = make_cells(torch.from_numpy(split.images).permute(0, 3, 1, 2)).half()
+    expected = make_features(torch.from_numpy(split.images).permute(0, 3, 1, 2)).half()
     assert torch.equal(torch.stack([features.load(0), features.load(1)]), expected)
 
 
 def test_a_file_of_another_size_is_refused(split: CaptionSplit, tmp_path: Path) -> None:
     (tmp_path / "x.f16").write_bytes(b"short")
     with pytest.raises(DataError, match=r"has 5 bytes, expected 60|5 bytes"):
-        cache_of(split, tmp_path / "x.f16", make_cells).prepare()
+        cache_of(split, tmp_path / "x.f16", make_features).prepare()
 
 
 def test_a_place_that_cannot_be_written_is_told(split: CaptionSplit, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="could not be written"):
-        cache_of(split, tmp_path / "file" / "x.f16", make_cells).prepare()
+        cache_of(split, tmp_path / "file" / "x.f16", make_features).prepare()
 
 
 def test_the_folder_of_caches_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

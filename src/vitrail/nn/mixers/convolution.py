@@ -22,7 +22,7 @@ SEQUENCE_KERNEL = (
     1,
     15,
 )  # Wu et al. 2019, section 4.2, have 3, 7, 15 and 31 from the first block to the last
-GRID_KERNEL = (7, 7)  # 49 cells; Liu et al. 2022 (ConvNeXt), section 2.5, found no gain in more
+GRID_KERNEL = (7, 7)  # 49 positions; Liu et al. 2022 (ConvNeXt), section 2.5, found no gain in more
 
 
 class LightConvolution(nn.Module):
@@ -49,15 +49,15 @@ class LightConvolution(nn.Module):
 
     def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         values = hide_padding(F.glu(self.expand(x)), may_attend, layer="light_convolution")
-        num_prefix, cells = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
+        num_prefix, shape = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
         kernel = self.position_scores.softmax(dim=-1, dtype=torch.float32)  # h k
         if self.tap is not None:
-            weights = kernel[:, None].expand(x.shape[0], -1, cells[0] * cells[1], -1)  # b h cells k
-            matrix = _mixing_matrix(weights, self.kernel_size, num_prefix, cells, may_attend)
+            weights = kernel[:, None].expand(x.shape[0], -1, shape[0] * shape[1], -1)  # b h patches k
+            matrix = _mixing_matrix(weights, self.kernel_size, num_prefix, shape, may_attend)
             self.tap.take_weights(matrix, kind="mixing", grids=_token_grids(grid))
         per_channel = kernel.repeat_interleave(values.shape[-1] // self.num_heads, dim=0)  # d k
         mixed = F.conv2d(
-            values[:, num_prefix:].transpose(1, 2).reshape(x.shape[0], -1, *cells),  # b d rows columns
+            values[:, num_prefix:].transpose(1, 2).reshape(x.shape[0], -1, *shape),  # b d rows columns
             per_channel.reshape(-1, 1, *self.kernel_size).to(values.dtype),
             padding=(self.kernel_size[0] // 2, self.kernel_size[1] // 2),
             groups=values.shape[-1],
@@ -91,24 +91,24 @@ class DynamicConvolution(nn.Module):
 
     def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         values = hide_padding(F.glu(self.expand(x)), may_attend, layer="dynamic_convolution")
-        num_prefix, cells = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
-        of_cells = values[:, num_prefix:]
-        kernels = self.kernel(of_cells).unflatten(-1, (self.num_heads, -1))  # b cells h k
-        kernels = kernels.softmax(dim=-1, dtype=torch.float32).transpose(1, 2).to(values.dtype)  # b h cells k
+        num_prefix, shape = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
+        of_patches = values[:, num_prefix:]
+        kernels = self.kernel(of_patches).unflatten(-1, (self.num_heads, -1))  # b patches h k
+        kernels = kernels.softmax(dim=-1, dtype=torch.float32).transpose(1, 2)  # b h patches k
+        kernels = kernels.to(values.dtype)
         if self.tap is not None:
-            matrix = _mixing_matrix(kernels, self.kernel_size, num_prefix, cells, may_attend)
+            matrix = _mixing_matrix(kernels, self.kernel_size, num_prefix, shape, may_attend)
             self.tap.take_weights(matrix, kind="mixing", grids=_token_grids(grid))
-        weights = _spread(
-            kernels, kernel_positions(cells, self.kernel_size, device=x.device)
-        )  # b h cells cells
-        by_head = of_cells.reshape(*of_cells.shape[:2], self.num_heads, -1).transpose(1, 2)  # b h cells d
+        positions = kernel_positions(shape, self.kernel_size, device=x.device)
+        weights = _spread(kernels, positions)  # b h patches patches
+        by_head = of_patches.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # b h patches d
         mixed = weights @ by_head
         return self.projection(_with_prefix(mixed.transpose(1, 2).flatten(2), num_prefix, may_attend))
 
 
 def kernel_positions(
     grid: Grid, kernel_size: tuple[int, int], *, device: torch.device | None = None
-) -> Int[Tensor, "cells cells"]:
+) -> Int[Tensor, "patches patches"]:
     """Return the index into the kernel around each patch for every patch, row by row.
 
     Indices are below the number of kernel weights, or that number for patches outside the kernel.
@@ -120,17 +120,17 @@ def kernel_positions(
     along = []
     for length, size in zip(grid, kernel_size, strict=True):
         positions = torch.arange(length, device=device)
-        along.append(positions - positions[:, None] + size // 2)  # centres cells
+        along.append(positions - positions[:, None] + size // 2)  # centres patches
     rows, columns = along[0][:, None, :, None], along[1][None, :, None, :]
     inside = (rows >= 0) & (rows < kernel_size[0]) & (columns >= 0) & (columns < kernel_size[1])
     positions = (rows * kernel_size[1] + columns).where(inside, kernel_size[0] * kernel_size[1])
-    return positions.flatten(2).flatten(0, 1)  # cells cells
+    return positions.flatten(2).flatten(0, 1)  # patches patches
 
 
 def _spread(kernels: Tensor, positions: Tensor) -> Tensor:
     """Scatter the kernel of each centre into a row of the mixing matrix."""
-    padded = F.pad(kernels, (0, 1))  # b h cells k+1
-    return padded.gather(-1, positions.expand(*kernels.shape[:2], -1, -1))  # b h cells cells
+    padded = F.pad(kernels, (0, 1))  # b h patches k+1
+    return padded.gather(-1, positions.expand(*kernels.shape[:2], -1, -1))  # b h patches patches
 
 
 def _with_prefix(mixed: Tensor, num_prefix: int, may_attend: Tensor | None) -> Tensor:
@@ -140,7 +140,7 @@ def _with_prefix(mixed: Tensor, num_prefix: int, may_attend: Tensor | None) -> T
     if may_attend is None:
         mean = mixed.mean(dim=1, keepdim=True)
     else:
-        is_there = may_attend[:, 0, 0, num_prefix:, None].to(mixed.dtype)  # b or 1, cells 1
+        is_there = may_attend[:, 0, 0, num_prefix:, None].to(mixed.dtype)  # b or 1, patches 1
         mean = (mixed * is_there).sum(dim=1, keepdim=True) / is_there.sum(dim=1, keepdim=True).clamp_min(1)
     return torch.cat((mean.expand(-1, num_prefix, -1), mixed), dim=1)
 
@@ -149,15 +149,15 @@ def _mixing_matrix(
     kernels: Tensor,
     kernel_size: tuple[int, int],
     num_prefix: int,
-    cells: tuple[int, int],
+    grid: tuple[int, int],
     may_attend: Tensor | None,
 ) -> Float[Tensor, "batch heads tokens tokens"]:
     """Return the whole mixing matrix: the mean for prefix tokens, then the patches' kernels."""
-    weights = _spread(kernels, kernel_positions(cells, kernel_size, device=kernels.device))
-    weights = F.pad(weights, (num_prefix, 0))  # b h cells tokens
+    weights = _spread(kernels, kernel_positions(grid, kernel_size, device=kernels.device))
+    weights = F.pad(weights, (num_prefix, 0))  # b h patches tokens
     if may_attend is not None:
         weights = weights.masked_fill(~may_attend, 0.0)
-    by_head = weights.flatten(0, 1)  # b*h cells tokens
+    by_head = weights.flatten(0, 1)  # b*h patches tokens
     if may_attend is not None:
         may_attend = may_attend.expand(len(weights), weights.shape[1], -1, -1).flatten(0, 1)[:, None]
     return _with_prefix(by_head, num_prefix, may_attend).reshape(*weights.shape[:2], -1, weights.shape[-1])

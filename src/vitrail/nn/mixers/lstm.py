@@ -117,7 +117,7 @@ class GridLSTM(nn.Module):
         columns, rows = columns.permute(1, 0, 2, 3), rows.permute(1, 2, 0, 3)  # b rows columns d
         states = torch.cat((columns[:, num_prefix:], rows[:, :, num_prefix:]), dim=-1).flatten(
             1, 2
-        )  # b cells d
+        )  # b patches d
         if num_prefix:
             means = (columns[:, :num_prefix].mean(dim=2), rows[:, :, :num_prefix].mean(dim=1))
             states = torch.cat((torch.cat(means, dim=-1), states), dim=1)  # b tokens d

@@ -35,16 +35,16 @@ class PoolingMixer(nn.Module):
         is_there = None
         if may_attend is not None:
             is_there = read_key_mask(may_attend, layer="pooling")[..., None].to(x.dtype)  # b or 1, n 1
-        num_prefix, cells = locate(x.shape[1], grid)
+        num_prefix, shape = locate(x.shape[1], grid)
         if self.tap is not None:
             grids = None if grid is None else TokenGrids(queries=grid, keys=grid)
-            weights = _mixing_matrix(num_prefix, cells, x, is_there)
+            weights = _mixing_matrix(num_prefix, shape, x, is_there)
             self.tap.take_weights(weights, kind="mixing", grids=grids)
-        mean = _mean_of_neighbours(values[:, num_prefix:], cells)
+        mean = _mean_of_neighbours(values[:, num_prefix:], shape)
         if is_there is not None:
             # Both means are over the same neighbours, so their ratio is the mean over those that are not
             # padding.
-            share = _mean_of_neighbours(is_there[:, num_prefix:], cells)
+            share = _mean_of_neighbours(is_there[:, num_prefix:], shape)
             mean = mean / share.clamp_min(POOL_SIZE**-2)
         if num_prefix:
             of_all = values.mean(dim=1, keepdim=True)
@@ -54,17 +54,17 @@ class PoolingMixer(nn.Module):
         return mean - x
 
 
-def _mean_of_neighbours(x: Tensor, cells: tuple[int, int]) -> Tensor:
-    image = x.transpose(1, 2).reshape(x.shape[0], -1, *cells)  # b d rows columns
+def _mean_of_neighbours(x: Tensor, grid: tuple[int, int]) -> Tensor:
+    image = x.transpose(1, 2).reshape(x.shape[0], -1, *grid)  # b d rows columns
     means = F.avg_pool2d(image, POOL_SIZE, stride=1, padding=POOL_SIZE // 2, count_include_pad=False)
     return means.flatten(2).transpose(1, 2)
 
 
 def _mixing_matrix(
-    num_prefix: int, cells: tuple[int, int], x: Tensor, is_there: Tensor | None
+    num_prefix: int, grid: tuple[int, int], x: Tensor, is_there: Tensor | None
 ) -> Float[Tensor, "batch 1 tokens tokens"]:
-    near = neighbourhood_mask(cells, POOL_SIZE // 2, num_prefix=num_prefix, device=x.device).to(x.dtype)
-    near[..., num_prefix:, :num_prefix] = 0  # no cell sees the prefix
+    near = neighbourhood_mask(grid, POOL_SIZE // 2, num_prefix=num_prefix, device=x.device).to(x.dtype)
+    near[..., num_prefix:, :num_prefix] = 0  # no patch sees the prefix
     if is_there is not None:
         near = near * is_there[..., 0][:, None, None]
     weights = near / near.sum(-1, keepdim=True).clamp_min(1)

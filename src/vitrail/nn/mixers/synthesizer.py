@@ -133,8 +133,8 @@ class FactorizedDenseScores(nn.Module):
             hidden, self.column_positions, self.column_position_bias, self.column_shape, columns
         )
         num_prefix = self.shape.num_prefix
-        cells = (by_row[..., num_prefix:, None] * by_column[..., None, :]).flatten(-2)  # b h q cells
-        return torch.cat((by_row[..., :num_prefix], cells), dim=-1)[..., :num_tokens]
+        patches = (by_row[..., num_prefix:, None] * by_column[..., None, :]).flatten(-2)  # b h q patches
+        return torch.cat((by_row[..., :num_prefix], patches), dim=-1)[..., :num_tokens]
 
     @staticmethod
     def _along(hidden: Tensor, weight: Tensor, bias: Tensor, made: MixerShape, wanted: MixerShape) -> Tensor:

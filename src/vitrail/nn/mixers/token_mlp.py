@@ -55,9 +55,9 @@ class TokenMLP(nn.Module):
         lengths = list(zip(self.shape.grid, grid, strict=True))
         reading = [_resampling(new, native, like=expand) for native, new in lengths]
         writing = [_resampling(native, new, like=expand).T for native, new in lengths]
-        read = _combine_cells(expand.T, *reading, num_prefix=num_prefix).T  # hidden tokens
+        read = _combine_patches(expand.T, *reading, num_prefix=num_prefix).T  # hidden tokens
         written = torch.cat((contract, bias[:, None]), dim=1)  # native_tokens hidden+1
-        written = _combine_cells(written, *writing, num_prefix=num_prefix)  # tokens hidden+1
+        written = _combine_patches(written, *writing, num_prefix=num_prefix)  # tokens hidden+1
         return read, written[:, :-1], written[:, -1]
 
 
@@ -66,7 +66,7 @@ def _mix(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return torch.baddbmm(bias[:, None], weight.expand(x.shape[0], -1, -1), x)
 
 
-def _combine_cells(
+def _combine_patches(
     weight: Float[Tensor, "native_tokens hidden"],
     by_row: Float[Tensor, "native_rows rows"],
     by_column: Float[Tensor, "native_columns columns"],
@@ -74,9 +74,9 @@ def _combine_cells(
     num_prefix: int,
 ) -> Float[Tensor, "tokens hidden"]:
     """Resample the patches' weights to another grid; keep those of the prefix."""
-    cells = weight[num_prefix:].reshape(len(by_row), len(by_column), -1)  # native_rows native_columns hidden
-    cells = torch.einsum("ri,cj,rch->ijh", by_row, by_column, cells)
-    return torch.cat((weight[:num_prefix], cells.flatten(0, 1)))
+    native = weight[num_prefix:].reshape(len(by_row), len(by_column), -1)  # native_rows native_columns hidden
+    patches = torch.einsum("ri,cj,rch->ijh", by_row, by_column, native)
+    return torch.cat((weight[:num_prefix], patches.flatten(0, 1)))
 
 
 def _resampling(old: int, new: int, *, like: Tensor) -> Float[Tensor, "{new} {old}"]:

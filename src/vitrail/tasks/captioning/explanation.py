@@ -84,14 +84,16 @@ def explain_pixels(
         seen = model.encode(images)
         if caption is None:
             beam_size = captioner.settings.beam_size
-            ((best,),) = find_captions(model, seen.cells, vocabulary, captioner.settings, beam_size=beam_size)
+            ((best,),) = find_captions(
+                model, seen.features, vocabulary, captioner.settings, beam_size=beam_size
+            )
             forced = words_of_tokens(vocabulary, best.tokens)
             (caption,) = write_captions(vocabulary, [best])
         else:
             forced = read_caption(captioner, caption)
         tokens = torch.tensor([[[vocabulary.begin_id, *forced.tokens]]], device=captioner.device)
         with record_attention(model) as recorded:
-            model(seen.cells, tokens)
+            model(seen.features, tokens)
     crossing = [
         each._replace(grid=seen.grid, weights=each.weights.float().cpu())
         for each in recorded

@@ -111,7 +111,7 @@ class CaptionObjective:
 
 
 def attention_penalty(
-    attention: Float[Tensor, "batch captions tokens cells"], is_token: Bool[Tensor, "batch captions tokens"]
+    attention: Float[Tensor, "batch captions tokens patches"], is_token: Bool[Tensor, "batch captions tokens"]
 ) -> Float[Tensor, ""]:
     """Return ``sum_i (1 - sum_t alpha_ti)^2`` over the image tokens i, summed over all captions.
 
@@ -122,7 +122,7 @@ def attention_penalty(
     Paper: Xu et al. 2015, equation 14, "doubly stochastic attention".
     """
     # One step fits in low precision, sums over steps do not.
-    covered = (attention.float() * is_token[..., None]).sum(dim=2)  # batch captions cells
+    covered = (attention.float() * is_token[..., None]).sum(dim=2)  # batch captions patches
     penalties = (1 - covered).square().sum(dim=-1)
     return (penalties * is_token.any(dim=-1)).sum()
 
@@ -147,11 +147,11 @@ class CaptionEvaluator:
 
     def update(self, model: nn.Module, batch: CaptionBatch) -> None:
         captioner = cast(CaptionModel, model)
-        cells = captioner.encode(batch.images).cells if batch.images.ndim == 4 else batch.images
+        features = captioner.encode(batch.images).features if batch.images.ndim == 4 else batch.images
         is_token = batch.caption_out != self.vocabulary.pad_id
-        logits = model(cells, batch.caption_in).logits.flatten(0, 1)
+        logits = model(features, batch.caption_in).logits.flatten(0, 1)
         losses = token_losses(logits, batch.caption_out.flatten(0, 1), is_token.flatten(0, 1))
-        found = find_captions(captioner, cells, self.vocabulary, self.settings, beam_size=self.beam_size)
+        found = find_captions(captioner, features, self.vocabulary, self.settings, beam_size=self.beam_size)
         best = [hypotheses[0] for hypotheses in found]
         self.written.add(
             batch.indices,

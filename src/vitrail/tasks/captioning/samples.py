@@ -25,7 +25,7 @@ from vitrail.train.machine import inspect_machine
 class CaptionSample:
     """One image with captions."""
 
-    content: UInt8[Tensor, "3 height width"] | Float16[Tensor, "cells dim"]
+    content: UInt8[Tensor, "3 height width"] | Float16[Tensor, "patches dim"]
     """Pixels of the encoder's input size, or features of a frozen encoder."""
     rows: list[list[int]]
     """Tokens of each caption without begin and end; in training possibly a subset."""
@@ -112,7 +112,7 @@ def keep_features(split: CaptionSplit, preprocessing: CaptionPreprocessing, mode
         model: a captioner with a frozen encoder; not modified.
     """
     encoder = model.encoder
-    cells = encoder.grid[0] * encoder.grid[1]
+    num_patches = encoder.grid[0] * encoder.grid[1]
     name = digest_of(
         split.image_fingerprint,
         preprocessing.images.model_dump_json(),
@@ -125,7 +125,7 @@ def keep_features(split: CaptionSplit, preprocessing: CaptionPreprocessing, mode
         ImageSource(split.unlabelled, preprocessing.images),
         encode,
         path=cache_folder() / "features" / f"{name}.f16",
-        shape=(cells, encoder.dim),
+        shape=(num_patches, encoder.dim),
     )
 
 
@@ -136,14 +136,14 @@ class _Encode:
         self._encoder, self._preprocessing, self._copy = encoder, preprocessing, None
 
     @torch.inference_mode()
-    def __call__(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch cells dim"]:
+    def __call__(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch patches dim"]:
         device = inspect_machine().device
         if next(self._encoder.parameters()).device == device:
             encoder = self._encoder
         else:
             self._copy = encoder = self._copy or copy.deepcopy(self._encoder).to(device)
         images = self._preprocessing.images.normalise(pixels).to(device)
-        return encoder(images).cells.float()
+        return encoder(images).features.float()
 
     def __getstate__(self) -> dict[str, object]:
         """Drop the model: worker processes only read features."""
