@@ -126,49 +126,71 @@ def compare(
         DataError: the data cannot be opened.
         CheckpointError: a file cannot be read or written.
     """
-    plan = plan_comparison(
-        str(source),
-        mixers=mixers,
-        models=models,
-        budget_s=budget_s,
-        changes=dict(changes or {}),
-        seed=seed,
-        seeds=seeds,
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "a comparison was started in several processes",
+            expected="one process; it trains one mixer or model after the other",
+            remedy="Start vitrail compare without torchrun",
+        )
+    kind, names = _list_contestants(mixers, models)
+    listed = list_seeds(seeds, seed)
+    settings = dict(changes or {})
+    task, metric = _find_metric(str(source), names[0] if kind == "model" else settings.get("model.name"))
+    _check_changes(settings, kind)
+    if kind == "model":
+        _check_models(names, task)
+    else:
+        _check_mixing(settings.get("model.name"), task)
+        settings = metric.shared_settings(settings) | settings
+    asked = Comparison(
+        kind=kind,
+        data=str(source),
+        score=metric.score,
+        budget_s=DEFAULT_BUDGET_S if budget_s is None else budget_s,
+        changes=settings,
     )
-    folder = Path(output) / (name or default_name(plan.asked.data))
-    comparison = with_runs(open_comparison(folder, plan.asked), plan.names, plan.seeds)
+    if "train.steps" not in settings and asked.budget_s <= REPORT_S:
+        raise ConfigError(
+            f"the budget of each run is {format_duration(max(0.0, asked.budget_s))}",
+            expected=f"more than the {REPORT_S:g} s that are set aside for the report of a run",
+            remedy="Give a budget such as 3m, or a number of steps with --set train.steps=100",
+        )
+    data = read_asked(task, settings).data
+    folder = Path(output) / (name or _default_name(asked.data))
+    comparison = _add_runs(_open_comparison(folder, asked), names, listed)
     if not (folder / COMPARISON_FILE).exists():
-        data = read_asked(plan.task, plan.asked.changes).data
-        plan.task.open(data.model_copy(update={"source": plan.asked.data}))  # so that its errors come once
+        task.open(data.model_copy(update={"source": asked.data}))  # so that its errors come once
     folder.mkdir(parents=True, exist_ok=True)
-    write_folder(folder, comparison)
-    return Compared(folder, _train_all(folder, comparison, plan, on_event))
+    _write_folder(folder, comparison)
+    wanted = [run for each in listed for run in comparison.runs if run.seed == each and run.name in names]
+    return Compared(folder, _train_all(folder, comparison, wanted, len(names), metric, on_event))
 
 
 def _train_all(
-    folder: Path, comparison: Comparison, plan: ComparisonPlan, on_event: OnComparisonEvent
+    folder: Path,
+    comparison: Comparison,
+    wanted: Sequence[ComparedRun],
+    runs_per_seed: int,
+    metric: ComparisonMetric,
+    on_event: OnComparisonEvent,
 ) -> Comparison:
     """Train what is not finished, seed by seed, and test the differences after each seed."""
-    wanted = [
-        run for seed in plan.seeds for run in comparison.runs if run.seed == seed and run.name in plan.names
-    ]
     is_judged = bool(comparison.pairs)
+    is_timed = "train.steps" not in comparison.changes
     for number, former in enumerate(wanted, start=1):
         run = former
         if former.figures is None:
             is_judged = False
-            is_timed = "train.steps" not in comparison.changes
-            began = RunBegan(former.name, former.seed, number, len(wanted), comparison.budget_s, is_timed)
-            on_event(began)
-            run = _train(folder, comparison, former, plan.metric, on_event)
+            on_event(RunBegan(former.name, former.seed, number, len(wanted), comparison.budget_s, is_timed))
+            run = _train(folder, comparison, former, metric, on_event)
             runs = tuple(run if each == former else each for each in comparison.runs)
             comparison = stand_all(comparison.model_copy(update={"runs": runs}))
-            write_folder(folder, comparison)
+            _write_folder(folder, comparison)
         on_event(RunEnded(run, comparison.score, number, len(wanted)))
-        if number % len(plan.names) == 0 and not is_judged:  # all of one seed
+        if number % runs_per_seed == 0 and not is_judged:
             on_event(Judging())
-            comparison, is_judged = judge(folder, comparison, plan.metric), True
-            write_folder(folder, comparison)
+            comparison, is_judged = judge(folder, comparison, metric), True
+            _write_folder(folder, comparison)
     return comparison
 
 
@@ -180,7 +202,7 @@ def _train(
     on_event: OnComparisonEvent,
 ) -> ComparedRun:
     """Train or resume one mixer or model; return its results or its error."""
-    name = folder_name(run)
+    name = _folder_name(run)
     fresh = ComparedRun(name=run.name, seed=run.seed)
     former = find_run(folder, name)
     if former is None or not (former / REPORT_PAGE).exists():
@@ -215,69 +237,14 @@ def _command(folder: Path, comparison: Comparison, run: ComparedRun, former: Pat
     ]
     # A number of steps takes precedence over the time, which then limits nothing.
     budget = [] if "train.steps" in changes else ["--budget", f"{comparison.budget_s:.3f}s"]
-    where = ["--seed", str(run.seed), "--output", str(folder), "--name", folder_name(run)]
+    where = ["--seed", str(run.seed), "--output", str(folder), "--name", _folder_name(run)]
     return [*vitrail, comparison.data, *budget, *where, *assignments]
 
 
-class ComparisonPlan(NamedTuple):
-    """Everything that is decided before the first training."""
-
-    asked: Comparison
-    """Data, budget and settings, without runs."""
-    names: list[str]
-    """The mixers or models."""
-    seeds: tuple[int, ...]
-    task: Task
-    metric: ComparisonMetric
-
-
-def plan_comparison(
-    source: str,
-    *,
-    mixers: Sequence[str] | None,
-    models: Sequence[str] | None,
-    budget_s: float | None,
-    changes: Mapping[str, Any],
-    seed: int | None,
-    seeds: int | Sequence[int] | None,
-) -> ComparisonPlan:
-    """Check the arguments of ``compare``; model settings that depend on the data are left to the trainings.
-
-    Raises:
-        ConfigError: a name is unknown or another task's, a seed is given twice, the budget is too short, or
-            a setting is unknown or what the runs differ in.
-    """
-    _refuse_several_processes()
-    kind, names = list_contestants(mixers, models)
-    listed = list_seeds(seeds, seed)
-    task, metric = _find_metric(source, names[0] if kind == "model" else changes.get("model.name"))
-    _check_changes(changes, kind)
-    if kind == "model":
-        _check_models(names, task)
-        shared: dict[str, Any] = {}
-    else:
-        _check_mixing(changes.get("model.name"), task)
-        shared = metric.shared_settings(changes)
-    asked = Comparison(
-        kind=kind,
-        data=source,
-        score=metric.score,
-        budget_s=DEFAULT_BUDGET_S if budget_s is None else budget_s,
-        changes={**shared, **changes},
-    )
-    _check_budget(asked)
-    read_asked(task, asked.changes)
-    return ComparisonPlan(asked, names, listed, task, metric)
-
-
-def list_contestants(
+def _list_contestants(
     mixers: Sequence[str] | None, models: Sequence[str] | None
 ) -> tuple[Literal["mixer", "model"], list[str]]:
-    """Return what differs between the runs, and the names.
-
-    Raises:
-        ConfigError: a name is unknown or there twice, there is none, or both are given.
-    """
+    """Return what differs between the runs, and the names."""
     if mixers and models:
         raise ConfigError(
             "mixers and models are both to be compared",
@@ -386,26 +353,13 @@ def _check_mixing(model: str | None, task: Task) -> None:
     if model is not None:
         MODELS[model]
     if model is not None and model not in choosable:
+        small = next((name for name in choosable if name.endswith(("_nano", "_tiny"))), choosable[0])
         raise ConfigError(
             f"the model {model} has a mixer of its own"
             if model in own
             else f"the model {model} is not for {task.name}",
-            expected=f"a model whose mixer can be chosen, such as {_smallest(choosable)}",
+            expected=f"a model whose mixer can be chosen, such as {small}",
             remedy="Choose another model.name, or compare models with --models",
-        )
-
-
-def _smallest(names: Sequence[str]) -> str:
-    """Return the name that marks a small model."""
-    return next((name for name in names if name.endswith(("_nano", "_tiny"))), names[0])
-
-
-def _check_budget(asked: Comparison) -> None:
-    if "train.steps" not in asked.changes and asked.budget_s <= REPORT_S:
-        raise ConfigError(
-            f"the budget of each run is {format_duration(max(0.0, asked.budget_s))}",
-            expected=f"more than the {REPORT_S:g} s that are set aside for the report of a run",
-            remedy="Give a budget such as 3m, or a number of steps with --set train.steps=100",
         )
 
 
@@ -417,26 +371,12 @@ def _refuse_repeated(values: Sequence[Any], what: str, expected: str) -> None:
         )
 
 
-def _refuse_several_processes() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            "a comparison was started in several processes",
-            expected="one process; it trains one mixer or model after the other",
-            remedy="Start vitrail compare without torchrun",
-        )
-
-
 COMPARISON_FILE, COMPARISON_PAGE = "comparison.json", "comparison.html"
 FOUND = {"runs", "standings", "pairs", "statements"}  # results rather than settings
 
 
-def open_comparison(folder: Path, asked: Comparison) -> Comparison:
-    """Return the comparison that the folder holds, or a new one.
-
-    Raises:
-        ConfigError: the folder holds something else, or the comparison has other settings.
-        CheckpointError: it cannot be read.
-    """
+def _open_comparison(folder: Path, asked: Comparison) -> Comparison:
+    """Return the comparison that the folder holds, or a new one."""
     path = folder / COMPARISON_FILE
     if not path.exists():
         if folder.exists() and any(folder.iterdir()):
@@ -465,7 +405,7 @@ def open_comparison(folder: Path, asked: Comparison) -> Comparison:
     return stored
 
 
-def with_runs(comparison: Comparison, names: Sequence[str], seeds: Sequence[int]) -> Comparison:
+def _add_runs(comparison: Comparison, names: Sequence[str], seeds: Sequence[int]) -> Comparison:
     """Add the runs that are missing, seed by seed."""
     known = {(run.name, run.seed) for run in comparison.runs}
     added = tuple(
@@ -474,23 +414,17 @@ def with_runs(comparison: Comparison, names: Sequence[str], seeds: Sequence[int]
     return comparison.model_copy(update={"runs": comparison.runs + added})
 
 
-def write_folder(folder: Path, comparison: Comparison) -> None:
-    """Write the results and the page.
-
-    Raises:
-        CheckpointError: the disk is full or not writable.
-    """
+def _write_folder(folder: Path, comparison: Comparison) -> None:
     text = json.dumps(comparison.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
     atomic_write(folder / COMPARISON_FILE, text)
     write_comparison(folder / COMPARISON_PAGE, comparison)
 
 
-def folder_name(run: ComparedRun) -> str:
-    """Return the name of a run's directory."""
+def _folder_name(run: ComparedRun) -> str:
     return f"{run.name}-seed{run.seed}"
 
 
-def default_name(data: str) -> str:
+def _default_name(data: str) -> str:
     """Return a name made of date and data."""
     word = re.sub(r"[^a-z0-9_]+", "-", Path(data.rstrip("/")).name.lower()).strip("-")
     return "-".join(filter(None, [datetime.now().strftime("%Y%m%d-%H%M%S"), word, "comparison"]))

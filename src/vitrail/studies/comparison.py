@@ -69,29 +69,34 @@ class CurvePoint(Config):
     """The ranking score on the validation samples."""
 
 
-class Figures(Config):
-    """Results of one training."""
+class Results(Config):
+    """Results of one training, or means over several."""
 
     score: float
     """The ranking score on the test samples."""
     lower: float | None
-    """Of its 95 % interval over the test samples, if the run's report has one."""
+    """Of its 95 % interval; None where there is none."""
     upper: float | None
     further: dict[str, float] = Field(default_factory=dict)
     """Other scores, by their names in the report."""
-    samples: str
-    """Which test samples, and how many."""
     parameters: int
     macs: int
     """Multiply-accumulates of a forward pass, as on the model's card."""
     samples_per_s: float
-    """Training throughput: the median over the training, without validation and saving."""
+    """Training throughput: the median over a training, without validation and saving."""
     peak_memory_mib: float | None
-    """Of the training process; None where the platform does not report it."""
+    """Of the training process, the maximum over several; None where the platform does not report it."""
     steps: int
     """Optimiser steps within the budget."""
     training_s: float
     """Time of the steps, validations and checkpoints."""
+
+
+class Figures(Results):
+    """Results of one training; the interval is over the test samples, if the run's report has one."""
+
+    samples: str
+    """Which test samples, and how many."""
     curve: tuple[CurvePoint, ...] = ()
 
 
@@ -109,32 +114,14 @@ class ComparedRun(Config):
     """Why it failed, if it did."""
 
 
-class Standing(Config):
-    """A mixer or model, summarised over its finished runs."""
+class Standing(Results):
+    """A mixer or model: the means over its finished runs."""
 
     name: str
     seeds: tuple[int, ...]
     """Of its finished runs."""
-    score: float
-    """The mean score."""
-    lower: float | None
-    """Of its 95 % interval; None where there is none."""
-    upper: float | None
     over: Literal["seeds", "samples"]
     """What the interval accounts for: other seeds, or with one seed other test samples."""
-    further: dict[str, float]
-    """Means of the other scores."""
-    parameters: int
-    macs: int
-    """Multiply-accumulates of a forward pass."""
-    samples_per_s: float
-    """Training throughput, the mean over the runs."""
-    peak_memory_mib: float | None
-    """The maximum over the runs."""
-    steps: int
-    """The mean over the runs."""
-    training_s: float
-    """The mean over the runs."""
 
 
 class PairTest(Config):
@@ -205,7 +192,20 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
     further = list(standings[0].further) if standings else []
     header = [comparison.kind, words.label, "95 %", *(FURTHER[name].label for name in further)]
     header += ["steps", "param.", "MACs", "samples/s", "peak MiB"]
-    rows = [[standing.name, *_cells(standing, words, further)] for standing in standings]
+    rows = [
+        [
+            each.name,
+            words.format(each.score),
+            words.format_interval(each.lower, each.upper),
+            *(FURTHER[name].format(each.further[name]) for name in further),
+            f"{each.steps:,}",
+            format_count(each.parameters),
+            format_count(each.macs),
+            f"{each.samples_per_s:,.0f}",
+            "-" if each.peak_memory_mib is None else f"{each.peak_memory_mib:,.0f}",
+        ]
+        for each in standings
+    ]
     placed = {standing.name for standing in standings}
     for name in comparison.names:
         if name not in placed:
@@ -253,18 +253,20 @@ def format_count(count: float) -> str:
     return f"{count:.0f}"
 
 
-def _cells(standing: Standing, words: ScoreWords, further: Sequence[str]) -> list[str]:
-    memory = "-" if standing.peak_memory_mib is None else f"{standing.peak_memory_mib:,.0f}"
-    return [
-        words.format(standing.score),
-        words.format_interval(standing.lower, standing.upper),
-        *(FURTHER[name].format(standing.further[name]) for name in further),
-        f"{standing.steps:,}",
-        format_count(standing.parameters),
-        format_count(standing.macs),
-        f"{standing.samples_per_s:,.0f}",
-        memory,
-    ]
+def format_p(p: float) -> str:
+    """Format a p-value.
+
+    >>> format_p(0.0004), format_p(0.031), format_p(1.0)
+    ('< 0.001', '0.031', '1.000')
+    """
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def pair_cells(test: PairTest, words: ScoreWords) -> list[str]:
+    """Return the difference, its interval, p and the corrected p of a table's row."""
+    difference, lower, upper = (words.factor * each for each in (test.difference, test.lower, test.upper))
+    interval = f"{lower:+.1f} to {upper:+.1f}"
+    return [f"{difference:+.1f}", interval, format_p(test.p), format_p(test.p_corrected)]
 
 
 UNEVEN = 3.0  # times the steps of the run with the fewest; training speeds of mixers differ by less
@@ -274,8 +276,8 @@ MOST_NAMED = 4
 
 def state(comparison: Comparison) -> tuple[str, ...]:
     """Return the conclusions, what their intervals are over, and caveats."""
-    sentences = [_leader(comparison), *_others(comparison), *_doubts(comparison), _basis(comparison)]
-    return tuple(sentence for sentence in sentences if sentence)
+    sentences = (said(comparison) for said in (_leader, _others, _doubts, _basis))
+    return tuple(filter(None, sentences))
 
 
 def conditions(comparison: Comparison) -> str:
@@ -283,7 +285,9 @@ def conditions(comparison: Comparison) -> str:
     changes = dict(comparison.changes)
     steps = changes.pop("train.steps", None)
     length = f"{steps} steps" if steps else format_duration(comparison.budget_s)
-    parts = [f"Each {comparison.kind} was trained for {length}", _seeds(comparison)]
+    seeds = list(dict.fromkeys(str(run.seed) for run in comparison.runs))
+    parts = [f"Each {comparison.kind} was trained for {length}"]
+    parts.append(f"with seed{'s' if len(seeds) > 1 else ''} {join_names(seeds)}")
     parts += [f"{path}={value}" for path, value in changes.items()]
     everything = "" if steps else ", from opening the data to the report"
     return ", ".join(parts) + f"{everything}, one after the other on the same machine."
@@ -316,7 +320,10 @@ def _leader(comparison: Comparison) -> str:
     untested = [name for name, test in tests.items() if test is None]
     said = []
     if beaten:
-        said.append(f"is better than {join_names(beaten)} by more than {_chance(comparison)}")
+        samples = f"the choice of {comparison.words.samples}"
+        over_seeds = any(test.test == "welch and bootstrap" for test in comparison.pairs)
+        chance = f"seeds and {samples} explain" if over_seeds else f"{samples} explains"
+        said.append(f"is better than {join_names(beaten)} by more than {chance}")
     if level:
         said.append(f"no significant difference to {join_names(level, 'or')}")
     if untested:
@@ -325,43 +332,31 @@ def _leader(comparison: Comparison) -> str:
     return f"{score}{', and ' if beaten else '; '}{'; '.join(said)}."
 
 
-def _others(comparison: Comparison) -> list[str]:
+def _others(comparison: Comparison) -> str:
     """Name the significant differences between others than the first."""
-    if not comparison.standings:
-        return []
-    first = comparison.standings[0].name
-    shown = [
-        test for test in comparison.pairs if test.is_significant and first not in (test.first, test.second)
+    first = comparison.standings[0].name if comparison.standings else ""
+    named = [
+        f"{test.first} over {test.second}"
+        for test in comparison.pairs
+        if test.is_significant and first not in (test.first, test.second)
     ]
-    if not shown:
-        return []
-    named = [f"{test.first} over {test.second}" for test in shown]
-    return [f"Also significant: {join_names(named)}."]
+    return f"Also significant: {join_names(named)}." if named else ""
 
 
-def _chance(comparison: Comparison) -> str:
-    """Say which sources of chance the tests account for."""
-    tested_seeds = any(test.test == "welch and bootstrap" for test in comparison.pairs)
-    samples = f"the choice of {comparison.words.samples}"
-    return f"seeds and {samples} explain" if tested_seeds else f"{samples} explains"
-
-
-def _doubts(comparison: Comparison) -> list[str]:
+def _doubts(comparison: Comparison) -> str:
     """Say why the scores are not a ranking of architectures, if so."""
     steps = [run.figures.steps for run in comparison.runs if run.figures is not None]
-    if not steps:
-        return []
-    if max(steps) > UNEVEN * min(steps):
-        return [
+    if steps and max(steps) > UNEVEN * min(steps):
+        return (
             f"The runs had {min(steps):,} to {max(steps):,} steps: with so short a budget, start-up and "
             "speed decide more than the architecture. Give a longer one."
-        ]
-    if min(steps) < FEW_STEPS:
-        return [
+        )
+    if steps and min(steps) < FEW_STEPS:
+        return (
             f"Runs of {min(steps):,} steps show how training begins; they do not rank what is "
             f"compared. Give {'more steps' if 'train.steps' in comparison.changes else 'a longer budget'}."
-        ]
-    return []
+        )
+    return ""
 
 
 def _basis(comparison: Comparison) -> str:
@@ -383,10 +378,3 @@ def _basis(comparison: Comparison) -> str:
     return (
         f"{over} A difference is significant where p{corrected} is below 0.05 and its interval excludes zero."
     )
-
-
-def _seeds(comparison: Comparison) -> str:
-    seeds = list(dict.fromkeys(run.seed for run in comparison.runs))
-    if len(seeds) == 1:
-        return f"with seed {seeds[0]}"
-    return f"with seeds {join_names([str(seed) for seed in seeds])}"

@@ -21,6 +21,7 @@ from vitrail.studies.comparison import (
     comparison_table,
     conditions,
     format_count,
+    pair_cells,
 )
 
 if TYPE_CHECKING:
@@ -56,14 +57,19 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
     parts = [f"<h1>{escape(title)}</h1><p>{escape(conditions(comparison))}</p>"]
     if comparison.statements:
         lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in comparison.statements)
-        parts.append(section("What it says", f"<ul class=says>{lines}</ul>"))
+        parts.append(section("Conclusions", f"<ul class=says>{lines}</ul>"))
     parts.append(_table_section(comparison))
     if comparison.pairs:
         parts.append(_pairs_section(comparison))
     if comparison.standings:
         parts += [_curves_section(comparison), _costs_section(comparison)]
-    if any(run.error for run in comparison.runs):
-        parts.append(_failures_section(comparison))
+    failures = "".join(
+        f"<p class=failed><b>{escape(run.name)}, seed {run.seed}</b>: {escape(run.error)}</p>"
+        for run in comparison.runs
+        if run.error
+    )
+    if failures:
+        parts.append(section("Failed", failures))
     if comparison.standings:
         parts.append(_runs_section(comparison))
     write_page(path, title=title, body="\n".join(filter(None, parts)), style=STYLE)
@@ -86,35 +92,30 @@ def _table_section(comparison: Comparison) -> str:
 def _pairs_section(comparison: Comparison) -> str:
     """Show the tests; of many pairs the significant ones, with the others collapsed."""
     words, pairs = comparison.words, comparison.pairs
-    header = ("", "difference", "95 %", "p", "corrected", "")
-    numbers = frozenset({1, 2, 3, 4})
     shown = [test for test in pairs if test.is_significant]
-    if len(pairs) <= MOST_ROWS:
-        content = table(header, [_pair_row(comparison, test) for test in pairs], numbers)
-    else:
-        content = ""
-        if shown:
-            content = table(header, [_pair_row(comparison, test) for test in shown], numbers)
-        everything = table(header, [_pair_row(comparison, test) for test in pairs], numbers)
-        content += f"<details><summary>All {len(pairs)} pairs</summary>{everything}</details>"
+
+    def rows(tests: Sequence[PairTest]) -> str:
+        header = ("", "difference", "95 %", "p", "corrected", "")
+        cells = [
+            [
+                f"{test.first} - {test.second}",
+                *pair_cells(test, words),
+                "significant" if test.is_significant else "not significant",
+            ]
+            for test in tests
+        ]
+        return table(header, cells, frozenset({1, 2, 3, 4}))
+
+    content = rows(pairs)
+    if len(pairs) > MOST_ROWS:
+        collapsed = f"<details><summary>All {len(pairs)} pairs</summary>{content}</details>"
+        content = (rows(shown) if shown else "") + collapsed
     tests = ", or ".join(TESTS[name] for name in dict.fromkeys(test.test for test in pairs))
     note = f"In {words.label}, on the same {words.samples}: {tests}."
     if len(pairs) > 1:
         note += f" The p are corrected for {len(pairs)} pairs (Holm), intervals are not."
         note += f" {len(shown)} of {len(pairs)} differences are significant."
     return section("Differences", content, note)
-
-
-def _pair_row(comparison: Comparison, test: PairTest) -> list[str]:
-    factor = comparison.words.factor
-    return [
-        f"{test.first} - {test.second}",
-        f"{factor * test.difference:+.1f}",
-        f"{factor * test.lower:+.1f} to {factor * test.upper:+.1f}",
-        format_p(test.p),
-        format_p(test.p_corrected),
-        "significant" if test.is_significant else "not significant",
-    ]
 
 
 def _curves_section(comparison: Comparison) -> str:
@@ -131,23 +132,27 @@ def _curves_section(comparison: Comparison) -> str:
 
 
 def _costs_section(comparison: Comparison) -> str:
-    standings = comparison.standings
-    words = comparison.words
-    costs = {
-        "parameters": ({each.name: float(each.parameters) for each in standings}, "parameters"),
-        "MACs": ({each.name: float(each.macs) for each in standings}, "MACs"),
-        "training time": ({each.name: each.training_s for each in standings}, "training time, s"),
+    standings, words = comparison.standings, comparison.words
+    costs: dict[str, Callable[[Standing], float]] = {
+        "parameters": lambda each: each.parameters,
+        "MACs": lambda each: each.macs,
+        "training time, s": lambda each: each.training_s,
     }
     plots = [
-        draw_costs(comparison, f"{words.label} against {name}", values, label)
-        for name, (values, label) in costs.items()
+        draw_costs(
+            comparison,
+            f"{words.label} against {label.removesuffix(', s')}",
+            {each.name: float(cost(each)) for each in standings},
+            label,
+        )
+        for label, cost in costs.items()
     ]
     note = (
         "The dashed line is the Pareto front; hollow marks are dominated. The table of differences says "
         "whether a step of the front is significant."
     )
-    title = f"{words.label} against its cost"
-    return section(title[0].upper() + title[1:], _names(comparison) + plots_in_row(plots), note)
+    title = words.label[0].upper() + words.label[1:]
+    return section(f"{title} against its cost", _names(comparison) + plots_in_row(plots), note)
 
 
 def _names(comparison: Comparison) -> str:
@@ -160,15 +165,6 @@ def _names(comparison: Comparison) -> str:
         for look in [looks[standing.name]]
     )
     return f'<div class="names">{entries}</div>'
-
-
-def _failures_section(comparison: Comparison) -> str:
-    lines = "".join(
-        f"<p class=failed><b>{escape(run.name)}, seed {run.seed}</b>: {escape(run.error)}</p>"
-        for run in comparison.runs
-        if run.error
-    )
-    return section("Failed", lines)
 
 
 def _runs_section(comparison: Comparison) -> str:
@@ -190,16 +186,7 @@ def _runs_section(comparison: Comparison) -> str:
     content = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     if rows.count("<tr>") > MOST_ROWS:
         content = f"<details><summary>All {rows.count('<tr>')} runs</summary>{content}</details>"
-    return section("Every run", content)
-
-
-def format_p(p: float) -> str:
-    """Format a p-value.
-
-    >>> format_p(0.0004), format_p(0.031), format_p(1.0)
-    ('< 0.001', '0.031', '1.000')
-    """
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+    return section("Runs", content)
 
 
 class Look(NamedTuple):

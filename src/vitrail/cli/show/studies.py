@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from vitrail.interpret.perturbation import Faithfulness
     from vitrail.studies.calibrating import Calibration
     from vitrail.studies.comparing import Compared, ComparisonEvent, OnComparisonEvent, RunBegan, RunEnded
-    from vitrail.studies.comparison import Comparison
     from vitrail.studies.robustness import Robustness
     from vitrail.studies.vtab import VtabScores
     from vitrail.train.evaluate import Report
@@ -190,7 +189,7 @@ def show_comparing() -> Iterator[OnComparisonEvent]:
 
 def show_comparison(compared: Compared) -> None:
     """Print one row per mixer or model, the tests, their conclusions, and the path of the page."""
-    from vitrail.studies.comparison import comparison_table
+    from vitrail.studies.comparison import comparison_table, pair_cells
 
     comparison, console = compared.comparison, Console()
     header, rows = comparison_table(comparison)
@@ -199,7 +198,16 @@ def show_comparison(compared: Compared) -> None:
     if 0 < len(comparison.pairs) <= MOST_PAIRS:
         show_lines([""])
         header = ["higher", "lower", comparison.words.label, "95 %", "p", "Holm", "significant"]
-        show_table(header, list(_pair_rows(comparison)), texts=(0, 1, 6), padding=1)
+        pairs = [
+            [
+                test.first,
+                test.second,
+                *pair_cells(test, comparison.words),
+                "yes" if test.is_significant else "no",
+            ]
+            for test in comparison.pairs
+        ]
+        show_table(header, pairs, texts=(0, 1, 6), padding=1)
     show_lines([""])
     for sentence in comparison.statements:
         show_lines(textwrap.wrap(sentence, min(console.width, MAX_WIDTH), subsequent_indent="  "))
@@ -269,22 +277,6 @@ class _PlainLines:
 
     def _write(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
-
-
-def _pair_rows(comparison: Comparison) -> Iterator[list[str]]:
-    from vitrail.studies.comparison_page import format_p
-
-    factor = comparison.words.factor
-    for test in comparison.pairs:
-        yield [
-            test.first,
-            test.second,
-            f"{factor * test.difference:+.1f}",
-            f"{factor * test.lower:+.1f} to {factor * test.upper:+.1f}",
-            format_p(test.p),
-            format_p(test.p_corrected),
-            "yes" if test.is_significant else "no",
-        ]
 
 
 def _time_left(event: RunBegan) -> str:
