@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -161,7 +162,7 @@ def test_an_interrupted_command_ends_with_130(run: Run, monkeypatch: pytest.Monk
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vitrail.cli.show.show_models", interrupt)
+    monkeypatch.setattr(import_module("vitrail.cli.models"), "show_models", interrupt)
 
     assert run("models") == (130, "", "vitrail: interrupted\n")
 

@@ -1,20 +1,23 @@
-"""What a training shows while it runs."""
+"""What commands show while they run, and of their results."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from vitrail.cli.show import show_report, show_training
-from vitrail.cli.show.studies import fit_columns, show_bench, show_comparing, show_comparison
+from vitrail.cli.bench import show_bench
+from vitrail.cli.comparing import fit_columns, show_comparing, show_comparison
+from vitrail.cli.training import show_progress, show_report, show_training
 from vitrail.engines.bench import BenchReport
 from vitrail.engines.choice import BenchResult
 from vitrail.studies.comparing import Compared, Judging, RunBegan, RunEnded, RunWent
 from vitrail.studies.comparison import ComparedRun, Comparison, Figures, PairTest, stand
 from vitrail.tasks.training import Began, Finished, PipelineEvent
 from vitrail.train.evaluate import Report
-from vitrail.train.events import Logged, Saved, Started, Stepped
+from vitrail.train.events import Kept, Logged, Replanned, Saved, Started, Stepped, StoppedEarly, Validated
 
 FOLDER = Path("runs") / "first"
 EVENTS: list[PipelineEvent] = [
@@ -40,6 +43,46 @@ def test_a_training_says_where_it_writes_how_it_goes_and_what_follows(
     assert lines[:2] == [f"run {FOLDER}", "training for 3 steps"]
     assert lines[2].startswith("step 3/3, loss 0.250, correct 0.750, 64 samples/s")
     assert lines[3:] == ["evaluating and writing the report ..."]
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(is_terminal: bool) -> None:
+    stream = io.StringIO()
+    with show_progress(Console(file=stream, force_terminal=is_terminal, width=200)) as listen:
+        listen(Saved(0, FOLDER))
+        listen(Started(2, 5))
+        listen(Stepped(3, 5))
+        listen(Stepped(4, 5))
+        listen(Validated(4, {"accuracy": 0.5, "count": 7}, 1.0))
+        listen(Replanned(4, 5, 7))
+        listen(Logged(7, 7, 0.25, {"correct": 0.75}, 0.1, 1.0, 64.0, 2.0))
+    if is_terminal:
+        assert "loss 0.250, correct 0.750" in stream.getvalue()
+        assert "accuracy 0.5000" in stream.getvalue()
+        return
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "resuming after step 2 of 5"
+    assert lines[1] == "step 4, validation accuracy 0.5000"
+    assert lines[2] == "the machine is faster than measured before: 7 steps instead of 5"
+    assert lines[3].startswith("step 7/7, loss 0.250, correct 0.750, 64 samples/s")
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_an_early_end_and_the_best_step_are_shown(is_terminal: bool) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=is_terminal, color_system=None, width=200)
+    with show_progress(console) as listen:
+        listen(Started(0, 90))
+        listen(Stepped(6, 90))
+        listen(Logged(6, 90, 0.25, {}, 0.1, 1.0, 64.0, 2.0, items_per_s=1234.4, unit="tokens"))
+        listen(StoppedEarly(6, 90, best_step=4, score="bleu", best=31.5))
+        listen(Kept(4, 6, 31.5))
+    text = stream.getvalue()
+    assert "stopped early at step 6 of 90: bleu was best at step 4, 31.5000" in text
+    assert "the weights of step 4 are kept, the best validation of 6 steps" in text
+    if is_terminal:
+        assert "loss 0.250, 1234 tokens/s" in text
+        assert "100%" in text
 
 
 FAST = BenchResult(

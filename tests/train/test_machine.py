@@ -1,8 +1,7 @@
-"""Precision, memory and the progress display."""
+"""Precision and memory."""
 
 from __future__ import annotations
 
-import io
 import platform
 import subprocess
 import sys
@@ -11,21 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from rich.console import Console
 
-from vitrail.cli.show.progress import format_seconds, show_progress
 from vitrail.train import machine
-from vitrail.train.events import (
-    Event,
-    Kept,
-    Logged,
-    Replanned,
-    Saved,
-    Started,
-    Stepped,
-    StoppedEarly,
-    Validated,
-)
 from vitrail.train.machine import _cpu_features, autocast, best_precision, keep_freed_memory, peak_memory_mib
 
 CPU = torch.device("cpu")
@@ -70,67 +56,6 @@ def test_freed_memory_is_kept_on_glibc_only(monkeypatch: pytest.MonkeyPatch) -> 
     assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert not keep_freed_memory()
-
-
-EVENTS: list[Event] = [
-    Saved(0, Path("checkpoints")),
-    Started(2, 5),
-    Stepped(3, 5),
-    Stepped(4, 5),
-    Validated(4, {"accuracy": 0.5, "count": 7}, 1.0),
-    Replanned(4, 5, 7),
-    Logged(7, 7, 0.25, {"correct": 0.75}, 0.1, 1.0, 64.0, 2.0),
-]
-
-
-def test_plain_lines_say_what_happened() -> None:
-    stream = io.StringIO()
-    with show_progress(Console(file=stream, width=200)) as listen:
-        for event in EVENTS:
-            listen(event)
-    lines = stream.getvalue().splitlines()
-    assert lines[0] == "resuming after step 2 of 5"
-    assert lines[1] == "step 4, validation accuracy 0.5000"
-    assert lines[2] == "the machine is faster than measured before: 7 steps instead of 5"
-    assert lines[3].startswith("step 7/7, loss 0.250, correct 0.750, 64 samples/s")
-
-
-def test_plain_lines_say_how_long_a_new_run_will_be() -> None:
-    stream = io.StringIO()
-    with show_progress(Console(file=stream, width=200)) as listen:
-        listen(Started(0, 5))
-    assert stream.getvalue() == "training for 5 steps\n"
-
-
-def test_a_terminal_gets_a_bar() -> None:
-    stream = io.StringIO()
-    with show_progress(Console(file=stream, force_terminal=True, width=200)) as listen:
-        for event in EVENTS:
-            listen(event)
-    assert "loss 0.250, correct 0.750" in stream.getvalue()
-    assert "accuracy 0.5000" in stream.getvalue()
-
-
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_an_early_end_and_the_best_step_are_told(is_terminal: bool) -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=is_terminal, color_system=None, width=200)
-    with show_progress(console) as listen:
-        listen(Started(0, 90))
-        listen(Stepped(6, 90))
-        listen(Logged(6, 90, 0.25, {}, 0.1, 1.0, 64.0, 2.0, items_per_s=1234.4, unit="tokens"))
-        listen(StoppedEarly(6, 90, best_step=4, score="bleu", best=31.5))
-        listen(Kept(4, 6, 31.5))
-    text = stream.getvalue()
-    assert "stopped early at step 6 of 90: bleu was best at step 4, 31.5000" in text
-    assert "the weights of step 4 are kept, the best validation of 6 steps" in text
-    if is_terminal:
-        assert "loss 0.250, 1234 tokens/s" in text
-        assert "100%" in text
-
-
-def test_durations_are_written_for_readers() -> None:
-    assert [format_seconds(s) for s in (7.2, 83, 7260)] == ["7 s", "1 min 23 s", "2 h 01 min"]
 
 
 def test_the_peak_is_at_least_what_the_process_holds_and_stays_when_it_is_freed():

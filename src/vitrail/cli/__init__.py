@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from textwrap import wrap
 
 from cyclopts import CycloptsError, UnusedCliTokensError
 
@@ -13,12 +14,12 @@ from vitrail.cli.bench import bench
 from vitrail.cli.comparing import compare
 from vitrail.cli.explaining import explain
 from vitrail.cli.exporting import export
-from vitrail.cli.image_text import classify, retrieve
 from vitrail.cli.lab import lab
 from vitrail.cli.models import convert, models
-from vitrail.cli.predicting import predict, translate
+from vitrail.cli.predicting import classify, predict, retrieve, translate
 from vitrail.cli.protocols import benchmarks, calibrate, faithfulness, probe, robustness
 from vitrail.cli.serving import serve
+from vitrail.cli.show import is_first_process
 from vitrail.cli.training import check, evaluate, train
 from vitrail.core.errors import VitrailError
 
@@ -61,8 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CycloptsError as error:
         return _fail(_explain(error))
     except KeyboardInterrupt as interrupt:
-        from vitrail.cli.show import is_first_process
-
         if is_first_process():
             print(f"vitrail: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -79,8 +78,6 @@ def _explain(error: CycloptsError) -> str:
 
 
 def _fail(message: str) -> int:
-    import textwrap
-
-    lines = textwrap.wrap(f"vitrail: error: {message}", 80, break_on_hyphens=False, break_long_words=False)
+    lines = wrap(f"vitrail: error: {message}", 80, break_on_hyphens=False, break_long_words=False)
     print("\n".join(lines), file=sys.stderr)
     return EXIT_USER_ERROR

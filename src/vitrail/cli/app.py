@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter, validators
 
 from vitrail import __version__
+from vitrail.cli.show import show_errors, show_json, show_lines, show_table
 from vitrail.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ EXIT_BROKEN_PIPE = 1  # as rich has it
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Share = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1))]
 Flag = Annotated[bool, Parameter(show_default=False)]
+Output = Annotated[Path | None, Parameter(name=["--output", "-o"])]
+Texts = Annotated[tuple[str, ...], Parameter(show_default=False)]
 Settings = Annotated[tuple[str, ...], Parameter(name="--set", show_default=False)]
 
 app = App(
@@ -75,21 +78,49 @@ def parse_seeds(text: str) -> int | list[int]:
         ) from None
 
 
+def read_names(names: str | None, file: Path | None) -> list[str]:
+    """Return comma-separated class names, or those of a file with one per line.
+
+    Raises:
+        ConfigError: neither was given, or both, or the file cannot be read.
+    """
+    if (names is None) == (file is None):
+        raise ConfigError(
+            "neither --names nor --names-file was given" if names is None else "both were given: names twice",
+            expected="the names of the classes, once",
+            remedy="Write them as in --names apple,pear, or one on each line of a file",
+        )
+    if names is not None:
+        return names.split(",")
+    assert file is not None
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error}",
+            expected="a text file in UTF-8 with one name on each line",
+            remedy="Correct the path, or use --names",
+        ) from None
+    return [line for line in lines if line.strip()]
+
+
 def deliver(results: FileResults, output: Path | None, *, as_json: bool) -> int:
     """Print predictions as a table or as JSON, or write them to a file; return the exit code.
 
     Args:
         output: its suffix decides the format.
     """
-    from vitrail.cli import show as terminal
     from vitrail.tasks.answer_files import write_answers
 
     if output is not None and results.answers is not None:
         write_answers(output, results.answers)
-        terminal.show_errors(results.errors)
-        terminal.show_lines([str(output)])
+        show_errors(results.errors)
+        show_lines([str(output)])
     elif as_json and output is None:
-        terminal.show_json(results.tree)
+        show_json(results.tree)
     else:
-        terminal.show_results(results)
+        if results.rows:
+            show_table(results.columns, results.rows, texts=(0, 1))
+        show_errors(results.errors)
+        show_lines(results.notes)
     return EXIT_SOME_FAILED if results.errors else 0

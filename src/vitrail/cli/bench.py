@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
 
 from vitrail.cli.app import EXIT_SOME_FAILED, Count, app
+from vitrail.cli.show import MAX_WIDTH, show_json, show_stage, show_wrapped
+
+if TYPE_CHECKING:
+    from vitrail.engines.bench import BenchReport
+    from vitrail.engines.choice import BenchResult
+
+LABELS = 24  # columns of engine and precision
+HEADER = f"{'engine':12}{'precision':12}{'images/s':>9}{'p50 ms':>9}{'p99 ms':>9}{'MiB':>8}{'% of peak':>11}"
 
 
 @app.command(help_epilogue="Example: vitrail bench runs/photos --batch 1,8")
@@ -40,9 +52,6 @@ def bench(
         rounds: Number of interleaved timing rounds.
         json: File to write all figures to.
     """
-    from vitrail.cli import show as terminal
-    from vitrail.cli.show.lines import show_stage
-    from vitrail.cli.show.studies import show_bench
     from vitrail.studies.benching import bench_model
 
     report = bench_model(
@@ -58,5 +67,48 @@ def bench(
     )
     show_bench(report)
     if json is not None:
-        terminal.show_json(report.model_dump(mode="json"), json)
+        show_json(report.model_dump(mode="json"), json)
     return 0 if any(result.ran for result in report.results) else EXIT_SOME_FAILED
+
+
+def show_bench(report: BenchReport) -> None:
+    """Print the results of each batch size, the best engine marked, and their conditions."""
+    console = Console(width=MAX_WIDTH) if not sys.stdout.isatty() else Console()
+    height, width = report.size
+    show_wrapped(
+        f"{report.name}, {height}x{width}, {report.gmacs:.2f} GMACs an image; {report.machine}, "
+        f"{report.threads} threads, {report.rounds} rounds",
+    )
+    rows, inner, columns = report.product
+    ceilings = ", ".join(f"{name} {rate:,.0f}" for name, rate in report.ceilings.items())
+    show_wrapped(f"peak, a product of {rows}x{inner} with {inner}x{columns}, in GFLOP/s: {ceilings}")
+    for batch in dict.fromkeys(result.batch for result in report.results):
+        best = report.best(batch)
+        console.print()
+        console.print(Text(f"batch {batch}", style="bold"))
+        console.print(Text(HEADER, style="bold"))
+        for result in report.results:
+            if result.batch == batch:
+                _show_result(console, result, is_best=result == best)
+    console.print()
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    show_wrapped(f"outputs compared on {report.images}; {versions}")
+    if report.unstored is not None:
+        show_wrapped(f"the choice is not stored: {report.unstored}")
+    if report.folder is not None:
+        show_wrapped(f'* the fastest whose outputs agree, used by engine="auto"; stored in {report.folder}')
+
+
+def _show_result(console: Console, result: BenchResult, *, is_best: bool) -> None:
+    label = f"{result.engine:12}{result.precision:12}"
+    if result.ran:
+        share = "" if result.ceiling_share is None else f"{100 * result.ceiling_share:.0f}"
+        figures = f"{result.images_per_s:9.2f}{result.p50_ms:9.1f}{result.p99_ms:9.1f}"
+        figures += f"{result.peak_mib:8.0f}{share:>11}"
+        console.print(Text(label + figures + (" *" if is_best else ""), style="green" if is_best else ""))
+        label = " " * len(label)
+    if result.reason is not None:
+        said = result.reason if not result.ran else f"outputs differ: {result.reason}"
+        lines = wrap(said, MAX_WIDTH - LABELS, break_on_hyphens=False)
+        for place, line in enumerate(lines):
+            console.print(Text((label if place == 0 else " " * LABELS) + line, style="yellow"))

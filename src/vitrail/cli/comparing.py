@@ -1,10 +1,25 @@
-"""The command compare."""
+"""The command compare: its progress, tables and conclusions."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from rich.console import Console
 
 from vitrail.cli.app import EXIT_SOME_FAILED, Flag, Settings, app, parse_languages, parse_seeds, split_names
+from vitrail.cli.show import MAX_WIDTH, show_json, show_lines, show_live, show_table
+from vitrail.core.duration import format_duration, parse_duration
+
+if TYPE_CHECKING:
+    from vitrail.studies.comparing import Compared, ComparisonEvent, OnComparisonEvent, RunEnded
+
+MOST_PAIRS = 10  # of a table on a terminal; the page has all
+LEAST_COLUMNS = 5  # on a narrow terminal: name, score, interval, and two more
 
 
 @app.command(
@@ -41,19 +56,15 @@ def compare(
         json: Print all results as JSON, and nothing else.
     """
     from vitrail.core.config import parse_assignments
-    from vitrail.core.duration import parse_duration
 
     budget_s = None if budget is None else parse_duration(budget)
     changes = parse_assignments(set_) | parse_languages(languages)
     listed = None if seeds is None else parse_seeds(seeds)
 
-    from contextlib import nullcontext
-
-    from vitrail.cli import show as terminal
     from vitrail.studies.comparing import compare as run_compare
     from vitrail.studies.comparing import ignore
 
-    with nullcontext(ignore) if json else terminal.show_comparing() as listen:
+    with nullcontext(ignore) if json else show_comparing() as listen:
         compared = run_compare(
             data,
             mixers=None if mixers is None else split_names(mixers),
@@ -67,7 +78,94 @@ def compare(
             on_event=listen,
         )
     if json:
-        terminal.show_json({"folder": str(compared.folder), **compared.comparison.model_dump(mode="json")})
+        show_json({"folder": str(compared.folder), **compared.comparison.model_dump(mode="json")})
     else:
-        terminal.show_comparison(compared)
+        show_comparison(compared)
     return EXIT_SOME_FAILED if any(run.error for run in compared.comparison.runs) else 0
+
+
+@contextmanager
+def show_comparing() -> Iterator[OnComparisonEvent]:
+    """Yield a listener for ``compare``: the current run, overall progress, and each result."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+
+    from vitrail.studies.comparing import RunBegan, RunEnded, RunWent
+
+    columns = MofNCompleteColumn(), BarColumn(16), TextColumn("{task.fields[left]}")
+    with show_live(Console(), *columns) as live:
+        heading = numbered = ""
+
+        def listen(event: ComparisonEvent) -> None:
+            nonlocal heading, numbered
+            if isinstance(event, RunBegan):
+                heading = f"{event.name}, seed {event.seed}"
+                numbered, left = f"{event.number}/{event.total} {heading}", ""
+                if event.is_timed:  # else steps end the runs
+                    seconds = (event.total - event.number + 1) * event.budget_s
+                    left = f"about {format_duration(seconds)} left"
+                live.update(heading, completed=event.number - 1, total=event.total, left=left)
+                live.write(f"{numbered}, {left}" if left else numbered)
+            elif isinstance(event, RunEnded):
+                live.update(heading, completed=event.number, total=event.total)
+                live.print(_result_line(event))
+            elif isinstance(event, RunWent):
+                live.update(f"{heading}: {event.line}")
+                live.write(f"{numbered}: {event.line}")
+            else:
+                live.update("testing the differences", left="")
+                live.write("testing the differences")
+
+        yield listen
+
+
+def show_comparison(compared: Compared) -> None:
+    """Print one row per mixer or model, the tests, their conclusions, and the path of the page."""
+    from vitrail.studies.comparison import comparison_table, pair_cells
+
+    comparison, console = compared.comparison, Console()
+    header, rows = comparison_table(comparison)
+    # The longest names leave no more room in 80 columns than for a padding of one.
+    show_table(*fit_columns(header, rows, min(console.width, MAX_WIDTH)), padding=1)
+    if 0 < len(comparison.pairs) <= MOST_PAIRS:
+        show_lines([""])
+        header = ["higher", "lower", comparison.words.label, "95 %", "p", "Holm", "significant"]
+        pairs = [
+            [
+                test.first,
+                test.second,
+                *pair_cells(test, comparison.words),
+                "yes" if test.is_significant else "no",
+            ]
+            for test in comparison.pairs
+        ]
+        show_table(header, pairs, texts=(0, 1, 6), padding=1)
+    show_lines([""])
+    for sentence in comparison.statements:
+        show_lines(wrap(sentence, min(console.width, MAX_WIDTH), subsequent_indent="  "))
+    for run in comparison.runs:
+        if run.error:
+            sys.stderr.write(f"vitrail: failed: {run.name}, seed {run.seed}: {run.error}\n")
+    show_lines([f"report {compared.page}"])
+
+
+def fit_columns(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> tuple[list[str], list[list[str]]]:
+    """Drop columns from the right until the table fits into a width; the page has them all."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    count = len(header)
+    while count > LEAST_COLUMNS and sum(widths[:count]) + count - 1 > width:
+        count -= 1
+    return list(header[:count]), [list(row[:count]) for row in rows]
+
+
+def _result_line(event: RunEnded) -> str:
+    from vitrail.studies.comparison import SCORES
+
+    run, words = event.run, SCORES[event.score]
+    name = f"{run.name}, seed {run.seed}"
+    if run.figures is None:
+        return f"{name} failed: {run.error}"
+    figures = run.figures
+    score = f"{words.label} {words.format(figures.score)}"
+    return f"{name}: {score}, {figures.steps:,} steps, {figures.samples_per_s:,.0f} samples/s"

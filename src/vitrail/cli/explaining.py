@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from vitrail.cli.app import EXIT_SOME_FAILED, Count, Share, app
+from vitrail.cli.app import EXIT_SOME_FAILED, Count, Output, Share, Texts, app
+from vitrail.cli.show import on_two_lines, show_errors, show_images_done, show_lines, show_table, show_wrapped
 from vitrail.core.errors import ConfigError
 
 
@@ -18,7 +20,7 @@ def explain(
     files: Annotated[list[str] | None, Parameter(name="FILE")] = None,
     /,
     *,
-    text: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    text: Texts = (),
     target: str | None = None,
     layer: int | None = None,
     head: int | None = None,
@@ -28,7 +30,7 @@ def explain(
     data: str | None = None,
     images: Count | None = None,
     seed: int | None = None,
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    output: Output = None,
 ) -> int:
     """Show where the model looks: one page with every layer and head, or overlay pictures.
 
@@ -68,7 +70,6 @@ def explain(
     sampling = {"data": data, "images": images, "seed": seed}
     _refuse([name for name, value in sampling.items() if value is not None], "neither files nor --text")
 
-    from vitrail.cli import show as terminal
     from vitrail.engines.export.package import is_package
     from vitrail.engines.loading import cannot_explain, load_any
     from vitrail.tasks.contract import ExplainOptions
@@ -92,10 +93,13 @@ def explain(
         _refuse(unfit, f"a model for {' or '.join(able)}" if able else "models of different tasks")
     options = ExplainOptions(output or Path("explain.html"), **given)
     done = task.explain(loaded, text if task.explains_texts else files or (), options)
-    terminal.show_lines(str(path) for path in done.files)
-    terminal.show_errors(done.errors)
+    show_lines(str(path) for path in done.files)
+    show_errors(done.errors)
     for each in done.explained:
-        terminal.show_unknown_words(getattr(each.answer, "unknown_words", ()))
+        if words := getattr(each.answer, "unknown_words", ()):
+            subject = "1 word is" if len(words) == 1 else f"{len(words)} words are"
+            listed = ", ".join(words)
+            sys.stderr.write(f"vitrail: warning: {subject} not in the model's vocabulary: {listed}\n")
     return EXIT_SOME_FAILED if done.errors else 0
 
 
@@ -114,17 +118,28 @@ def _explain_learned(
     run: Path, *, data: str | None, images: int | None, seed: int | None, output: Path | None
 ) -> int:
     """Write filters, positions and what heads do, and print the layers."""
-    from vitrail.cli import show as terminal
-    from vitrail.cli.show.models import show_learned
     from vitrail.studies.inspecting import NUM_SAMPLES, inspect_learned
-    from vitrail.studies.learned_page import check_learned_path, write_learned
+    from vitrail.studies.learned_page import (
+        check_learned_path,
+        layer_table,
+        measured_on,
+        reasons,
+        write_learned,
+    )
 
     path = output or Path("learned.html")
     check_learned_path(path)
     count = NUM_SAMPLES if images is None else images
-    with terminal.show_images_done(count) as listen:
+    with show_images_done(count) as listen:
         found = inspect_learned(run, data=data, num_samples=count, seed=seed or 0, on_sample=listen)
     written = write_learned(path, found, title=f"What {run.name} has learned")
-    show_learned(found)
-    terminal.show_lines(str(file) for file in written)
+    if found.heads is not None:
+        header, rows = layer_table(found.heads)
+        shown = header[:5]  # as many as fit; nats are on the page
+        texts = [place for place, name in enumerate(shown) if name == "name"]
+        show_table(shown, [[*map(on_two_lines, row[:5])] for row in rows], texts=texts)
+        show_wrapped(measured_on(found.heads))
+    for names, reason in reasons(found):
+        show_wrapped(f"not drawn: {names}: {reason}")
+    show_lines(str(file) for file in written)
     return 0

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, validators
 
-from vitrail.cli.app import app
+from vitrail.cli.app import Output, app
+from vitrail.cli.show import MAX_WIDTH, show_facts, show_lines, show_stage
 from vitrail.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vitrail.engines.export.package import Comparison, Package
 
 PositiveNumber = Annotated[float, Parameter(validator=validators.Number(gt=0))]
 Points = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=100))]
@@ -28,7 +33,7 @@ def export(
     box_tolerance: PositiveNumber | None = None,
     allow_accuracy_loss: Points | None = None,
     quantization: str | None = None,
-    folder: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    folder: Output = None,
 ) -> int:
     """Export a trained model for another engine, and verify that both compute the same.
 
@@ -45,7 +50,13 @@ def export(
         quantization: ctranslate2 only: number type of the weights, such as int8.
         folder: New folder. Default: exports/NAME-FORMAT.
     """
-    folder = _one_folder(output, folder)
+    if output is not None and folder is not None:
+        raise ConfigError(
+            f"the output was given twice, {output} and {folder}",
+            expected="one folder",
+            remedy="Name it with -o alone",
+        )
+    folder = output if folder is None else folder
     if format_ == "ctranslate2":
         given = {
             "--precision": precision,
@@ -58,8 +69,6 @@ def export(
         return _export_translator(run, folder, quantization)
     _refuse({"--quantization": quantization}, f"--format {format_}", "Choose --precision int8")
 
-    from vitrail.cli.show.lines import show_stage
-    from vitrail.cli.show.running import show_package
     from vitrail.engines.export.comparison import DEFAULT_LOSS_POINTS
     from vitrail.studies.exporting import export as export_images
 
@@ -78,24 +87,13 @@ def export(
     return 0
 
 
-def _one_folder(output: Path | None, folder: Path | None) -> Path | None:
-    if output is not None and folder is not None:
-        raise ConfigError(
-            f"the output was given twice, {output} and {folder}",
-            expected="one folder",
-            remedy="Name it with -o alone",
-        )
-    return output if folder is None else folder
-
-
 def _export_translator(run: str, folder: Path | None, quantization: str | None) -> int:
-    from vitrail.cli import show as terminal
     from vitrail.engines.loading import load_any
     from vitrail.studies.exporting import default_output
     from vitrail.tasks.translation.ctranslate2_export import export_ctranslate2
 
     folder = default_output(run, "ctranslate2", quantization or "float32") if folder is None else folder
-    terminal.show_lines(export_ctranslate2(load_any(run), folder, quantization=quantization).to_lines())
+    show_lines(export_ctranslate2(load_any(run), folder, quantization=quantization).to_lines())
     return 0
 
 
@@ -104,3 +102,41 @@ def _refuse(given: Mapping[str, object], where: str, remedy: str) -> None:
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name} was given with {where}", expected="it without", remedy=remedy)
+
+
+def show_package(package: Package) -> None:
+    """Print where a package is, its inputs, and how it compares with the model in torch."""
+    show_lines([str(package.folder)])
+    show_facts(_rows(package), None if sys.stdout.isatty() else MAX_WIDTH)
+
+
+def _rows(package: Package) -> Iterator[tuple[str, str]]:
+    name = package.model_settings.get("name", "a model")
+    yield "model", f"{name}, {package.format}, {package.precision}"
+    for label, ports in (("input", package.inputs), ("output", package.outputs)):
+        shapes = (f"{port.name} {' x '.join(map(str, port.axes))}" for port in ports)
+        multiple = max(port.multiple_of for port in ports)
+        note = f" (height and width in multiples of {multiple})" if multiple > 1 else ""
+        yield label, f"{', '.join(shapes)}{note}"
+    yield from _compared(package.comparison, package)
+
+
+def _compared(found: Comparison, package: Package) -> Iterator[tuple[str, str]]:
+    is_generated = found.num_scored == 0  # their title gives the number
+    number = "" if is_generated else f"{found.num_images:,} images of "
+    yield "compared on", f"{number}{found.images}"
+    allowed = "maximum allowed" if package.precision == "float32" else "mean allowed"
+    greatest, mean = f"{found.largest_logit_difference:.1e}", f"{found.mean_logit_difference:.1e}"
+    yield "logits differ", f"by {greatest} at most, {mean} on average ({allowed}: {package.tolerance:.2g})"
+    of_what = "images"
+    if found.largest_box_difference is not None and found.mean_box_difference is not None:
+        of_what = "boxes"
+        greatest, mean, most = (
+            f"{100 * (share or 0):.2g} %"
+            for share in (found.largest_box_difference, found.mean_box_difference, package.box_tolerance)
+        )
+        yield "boxes differ", f"by {greatest} of the image at most, {mean} on average ({allowed}: {most})"
+    yield "same prediction", f"for {100 * found.top1_agreement:.2f} % of the {of_what}"
+    for name, pair in found.scores.items():
+        points = "" if name == "nll" else f" ({100 * (pair.export - pair.model):+.2f} points)"
+        yield name, f"{pair.model:.4f} in torch, {pair.export:.4f} exported{points}"

@@ -1,13 +1,23 @@
-"""The command lab."""
+"""The command lab: the claims, progress, and every verdict."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from vitrail.cli.app import Settings, app
+from vitrail.cli.show import make_table, show_lines, show_live
+from vitrail.core.duration import format_duration
+
+if TYPE_CHECKING:
+    from vitrail.lab.harness import ClaimEnded, LabEvent, OnLabEvent
 
 
 @app.command(help_epilogue="Example: vitrail lab bottleneck --seed 1")
@@ -30,14 +40,66 @@ def lab(
     from vitrail.core.config import parse_assignments
 
     changes = parse_assignments(set_)
-    from vitrail.cli import show as terminal
-
     if not names:
-        terminal.show_claims()
+        _show_claims()
         return 0
     from vitrail.lab.harness import run_claims
 
-    with terminal.show_measuring() as listen:
+    with _show_measuring() as listen:
         done = run_claims(names, changes=changes, output=output, seed=seed, on_event=listen)
-    terminal.show_lines([f"page {done.page}"])
+    show_lines([f"page {done.page}"])
     return 0
+
+
+def _show_claims() -> None:
+    from vitrail.lab import CLAIMS
+
+    table = make_table("claim", "statement", "source")
+    table.columns[0].no_wrap = True
+    for name, claim in CLAIMS.items():
+        table.add_row(name, Text(claim.statement), Text(claim.source))
+    Console().print(table)
+
+
+@contextmanager
+def _show_measuring() -> Iterator[OnLabEvent]:
+    """Yield a listener for ``run_claims``: a bar on a terminal, occasional lines elsewhere."""
+    from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
+
+    from vitrail.lab.harness import ClaimBegan, ClaimEnded
+
+    console = Console()
+    with show_live(console, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as live:
+        heading = ""
+
+        def listen(event: LabEvent) -> None:
+            nonlocal heading
+            if isinstance(event, ClaimBegan):
+                heading = f"{event.number}/{event.total} {event.name}"
+                live.begin(heading)
+                live.write(heading)
+            elif isinstance(event, ClaimEnded):
+                console.print(_table_of(event))
+            else:
+                live.update(f"{heading} {event.what}", completed=event.done, total=event.total)
+                if live.is_due:
+                    live.write(f"{event.done}/{event.total} {event.what}")
+
+        yield listen
+
+
+def _table_of(event: ClaimEnded) -> Table:
+    result = event.result
+    table = make_table("", "")
+    table.show_header = False
+    table.columns[0].no_wrap = True
+    for name, text in (
+        ("claim", result.statement),
+        ("source", result.source),
+        ("published", result.published),
+        ("measured", result.measured),
+        ("verdict", result.decision),
+        ("time", f"{format_duration(result.seconds)}, picture {event.picture}"),
+    ):
+        table.add_row(name, Text(text))
+    return table

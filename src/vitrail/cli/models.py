@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import json as json_format
+import sys
+from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
 
 from vitrail.cli.app import Flag, app
+from vitrail.cli.show import MAX_WIDTH, make_table, show_facts, show_json, show_lines, show_table
 from vitrail.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vitrail.models.contract import ModelConfig
+    from vitrail.models.describe import AttentionCard, Card, PartCard
 
 
 @app.command(help_epilogue="Example: vitrail models swin_t --size 384x512")
@@ -33,16 +47,15 @@ def models(
             remedy="Name the model, as in vitrail models swin_t --settings",
         )
 
-    from vitrail.cli import show as terminal
     from vitrail.models.describe import describe, list_cards, parse_size
 
     if name is None:
-        terminal.show_json(list(list_cards())) if json else terminal.show_models()
+        show_json(list(list_cards())) if json else show_models()
     elif settings:
-        terminal.show_settings(name)
+        show_settings(name)
     else:
         card = describe(name, size=None if size is None else parse_size(size))
-        terminal.show_json(card.model_dump(mode="json")) if json else terminal.show_card(card)
+        show_json(card.model_dump(mode="json")) if json else show_card(card)
     return 0
 
 
@@ -55,8 +68,153 @@ def convert(source: str, output: Path, /, *, model: str | None = None) -> int:
         output: New folder, with model.safetensors and model.json.
         model: The model of `vitrail models` that a file's weights belong to, where they fit several.
     """
-    from vitrail.cli import show as terminal
     from vitrail.models.weights.published import convert_to_folder
 
-    terminal.show_lines(convert_to_folder(source, output, model=model))
+    show_lines(convert_to_folder(source, output, model=model))
     return 0
+
+
+def show_models() -> None:
+    """Print every model with its parameters and native size, family by family, as they are counted."""
+    from vitrail.models import MODELS
+    from vitrail.models.describe import count_models
+
+    family = ""
+    for name, parameters in count_models():
+        config = MODELS[name]
+        if config.family != family:
+            show_lines(wrap(f"{config.family}: {config.paper}", MAX_WIDTH))
+            family = config.family
+        show_lines([f"  {name:<28}{parameters:>12,} parameters  {_native_size(config):>9}"])
+        sys.stdout.flush()
+
+
+def show_settings(name: str) -> None:
+    """Print every setting of a model with its value and its meaning.
+
+    Raises:
+        ConfigError: there is no model of that name.
+    """
+    from vitrail.models import MODELS
+
+    config = MODELS[name]
+    table = make_table("setting", "value", "meaning")
+    table.columns[0].no_wrap = True
+    values = config.model_dump(mode="json")
+    for field, info in type(config).model_fields.items():
+        meaning = " ".join((info.description or "").replace("``", "").split())
+        table.add_row(f"model.{field}", Text(json_format.dumps(values[field])), Text(meaning))
+    Console().print(table)
+
+
+def show_card(card: Card) -> None:
+    """Print a model card: parts, attention, policies and weights."""
+    made_for, given = _card_inputs(card)
+    console = Console()
+    console.print(Text(f"{card.name}: {card.parameters:,} parameters, made for {made_for}. {card.paper}"))
+    console.print(
+        Text(
+            f"{given}: {card.macs / 1e9:.2f} GMACs, {card.activations / 1e6:.2f} M activations, "
+            f"peak memory {_mebibytes(card.peak_bytes)} in float32 (estimated), "
+            f"{_mebibytes(card.weight_bytes)} of it weights"
+        )
+    )
+    console.print()
+    header = ("part", "parameters", "M MACs", "M activations", "positions", "width")
+    show_table(header, map(_part_row, card.parts))
+    if card.attention:
+        console.print()
+        header = ("attention", "heads", "windows", "queries x keys", "elements", "global")
+        show_table(header, _attention_rows(card))
+        console.print(Text("elements of one head; global: of all tokens of the grid with one another"))
+    console.print()
+    show_facts(_card_notes(card))
+
+
+def _part_row(part: PartCard) -> list[str]:
+    rows, columns = part.grid or (0, 0)
+    return [
+        part.name,
+        f"{part.parameters:,}",
+        f"{part.macs / 1e6:,.1f}" if part.macs else "",
+        f"{part.activations / 1e6:,.3f}" if part.activations else "",
+        f"{rows}x{columns} = {rows * columns:,}" if part.grid else "",
+        str(part.width or ""),
+    ]
+
+
+def _attention_rows(card: Card) -> Iterator[list[str]]:
+    """Yield one row per group of layers with the same role and figures."""
+    runs: dict[tuple[object, ...], list[AttentionCard]] = {}
+    for layer in card.attention:
+        names = layer.layer.split(".")
+        figures = layer.model_dump(exclude={"layer"}).values()
+        runs.setdefault((names[0], names[-1], *figures), []).append(layer)
+    for group in runs.values():
+        first, *_ = group
+        names = [layer.layer.removesuffix(".mixer") for layer in group]
+        yield [
+            _span(names[0], names[-1]),
+            str(first.heads),
+            str(first.windows),
+            f"{first.queries:,} x {first.keys:,}",
+            f"{first.elements:,}",
+            f"{first.global_elements:,}",
+        ]
+
+
+def _span(first: str, last: str) -> str:
+    """Join two dotted names: ``stages.0.3`` and ``stages.0.5`` give ``stages.0.3-5``."""
+    pairs = list(zip_longest(first.split("."), last.split("."), fillvalue=""))
+    return ".".join(one if one == other else f"{one}-{other}" for one, other in pairs)
+
+
+def _native_size(config: ModelConfig) -> str:
+    """Return the image size in pixels, or ``text`` for a translation model."""
+    size = getattr(config, "image_size", None)
+    return "text" if size is None else "x".join(map(str, size))
+
+
+def _card_inputs(card: Card) -> tuple[str, str]:
+    """Return what a model is for, and the input that the card's costs refer to."""
+    from vitrail.models.describe import CaptionCard, DetectionCard, ImageCard, ImageTextCard, TranslationCard
+
+    if isinstance(card, ImageCard | DetectionCard | ImageTextCard | CaptionCard):
+        native, size = ("x".join(map(str, pixels)) for pixels in (card.native_size, card.image_size))
+        text = f" and one text of {card.num_tokens} subwords" if isinstance(card, ImageTextCard) else ""
+        if isinstance(card, CaptionCard):
+            text = f" with a caption of {card.num_tokens} tokens"
+        return native, f"One image of {size}{text}"
+    assert isinstance(card, TranslationCard), f"a {type(card).__name__}"
+    sizes = " and ".join(f"{size:,}" for size in card.vocabulary_sizes)
+    read, written = card.num_tokens
+    return f"{sizes} subwords", f"A sentence of {read} subwords with its translation of {written}"
+
+
+def _card_notes(card: Card) -> Iterator[tuple[str, str]]:
+    from vitrail.models.describe import CaptionCard, DetectionCard, ImageCard, ImageTextCard
+
+    yield "positions", card.position_policy
+    if isinstance(card, DetectionCard):
+        yield "answer", f"{card.num_queries} boxes of {card.num_classes} classes"
+        yield "any size", card.size_policy
+    if isinstance(card, ImageTextCard):
+        yield "answer", f"embeddings of {card.embedding_dim} values for images and texts alike"
+        yield "any size", card.size_policy
+    if isinstance(card, CaptionCard):
+        yield (
+            "answer",
+            f"captions of {card.vocabulary_size:,} tokens, read from the feature map of {card.encoder}",
+        )
+        yield "any size", card.size_policy
+    if isinstance(card, ImageCard):
+        yield "any size", f"at least {card.min_size}x{card.min_size} pixels; {card.size_policy}"
+    for source, names in card.weights.items():
+        yield source, ", ".join(names)
+    if not card.weights:
+        yield "weights", "none are published"
+    yield "settings", f"vitrail models {card.name} --settings"
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"

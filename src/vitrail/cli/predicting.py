@@ -1,4 +1,4 @@
-"""The commands predict and translate."""
+"""Commands that use models: predict, translate, classify, retrieve."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from vitrail.cli.app import (
-    EXIT_SOME_FAILED,
-    Count,
-    Flag,
-    Share,
-    app,
-    deliver,
-)
+from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Output, Share, Texts, app, deliver, read_names
+from vitrail.cli.show import show_line_fault
 from vitrail.core.errors import ConfigError
+
+Files = Annotated[list[str], Parameter(name="FILE")]
 
 
 @app.command(help_epilogue="Example: vitrail predict runs/photos holiday/*.jpg --top 1 --json")
 def predict(
     run: Path,
-    files: Annotated[list[str], Parameter(name="FILE")],
+    files: Files,
     /,
     *,
     top: Count | None = None,
@@ -30,7 +26,7 @@ def predict(
     precision: str | None = None,
     trust: Flag = False,
     json: Flag = False,
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    output: Output = None,
 ) -> int:
     """Classify or caption images, or detect objects; unreadable files are reported, the others go on.
 
@@ -99,7 +95,7 @@ def translate(
     batch_tokens: Count = 2048,
     scores: Flag = False,
     json: Flag = False,
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    output: Output = None,
 ) -> int:
     """Translate the lines of a file or of standard input, in order.
 
@@ -117,7 +113,6 @@ def translate(
     """
     import sys
 
-    from vitrail.cli import show as terminal
     from vitrail.tasks.translation.files import translate_file
     from vitrail.tasks.translation.predictor import Translator
     from vitrail.tasks.translation.search import Search
@@ -129,7 +124,7 @@ def translate(
         file,
         standard_input=sys.stdin.buffer,
         standard_output=sys.stdout.buffer,
-        tell=terminal.show_line_fault,
+        tell=show_line_fault,
         output=output,
         layout="json" if json else "scores" if scores else "text",
         search=Search(
@@ -141,3 +136,73 @@ def translate(
         batch_tokens=batch_tokens,
     )
     return EXIT_SOME_FAILED if done.errors else 0
+
+
+@app.command(help_epilogue="Example: vitrail classify runs/clip holiday/ --names beach,mountain,city")
+def classify(
+    run: str,
+    files: Files,
+    /,
+    *,
+    names: str | None = None,
+    names_file: Path | None = None,
+    template: Texts = (),
+    top: Count = 3,
+    json: Flag = False,
+    output: Output = None,
+) -> int:
+    """Classify images zero-shot by any list of names, with a CLIP.
+
+    Args:
+        run: A run directory, a folder of a model, or a published CLIP: hf:OWNER/NAME.
+        files: Image files, folders or quoted patterns such as "holiday/*.jpg".
+        names: Comma-separated class names.
+        names_file: File with one class name per line, instead of --names.
+        template: Prompt with {} for the name, or seven for a list of them; may be given several times.
+        top: Number of names to show for each image.
+        json: Print JSON instead of a table.
+        output: Write to this file; the suffix decides the format: .json, .jsonl, .csv, .tsv or .txt.
+    """
+    chosen = read_names(names, names_file)
+    from vitrail.tasks.answer_files import check_answer_file
+    from vitrail.tasks.classification.predictor import class_results
+    from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, check_names, read_templates
+
+    checked, templates = check_names(chosen), read_templates(template)  # before a model is loaded
+    if output is not None:
+        check_answer_file(output)
+    predictions = ZeroShotClassifier(run, checked, templates=templates).predict(files, top=top)
+    return deliver(class_results(predictions), output, as_json=json)
+
+
+@app.command(help_epilogue="Example: vitrail retrieve runs/clip holiday/ --text 'a dog on a beach'")
+def retrieve(
+    run: str,
+    files: Files,
+    /,
+    *,
+    text: Texts = (),
+    by_image: Flag = False,
+    top: Count = 5,
+    json: Flag = False,
+    output: Output = None,
+) -> int:
+    """Find the nearest images to a text, or the nearest texts to an image, with a CLIP.
+
+    Args:
+        run: A run directory, a folder of a model or a published CLIP.
+        files: Image files, folders or quoted patterns.
+        text: A text; may be given several times.
+        by_image: Show the nearest texts of each image instead of the nearest images of each text.
+        top: Number of results per query.
+        json: Print JSON instead of a table.
+        output: Write to this file; the suffix decides the format: .json, .jsonl, .csv or .tsv.
+    """
+    from vitrail.tasks.answer_files import STRUCTURED, check_answer_file, retrieval_results
+    from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+    from vitrail.tasks.contrastive.retrieval import retrieve as find
+
+    if output is not None:
+        check_answer_file(output, STRUCTURED)
+    found = find(ImageTextEncoder(run), files, text, top=top, by_image=by_image)
+    return deliver(retrieval_results(found), output, as_json=json)

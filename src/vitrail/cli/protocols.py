@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
+from rich.console import Console
 
 from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, app, split_names
-from vitrail.core.errors import ConfigError
+from vitrail.cli.show import (
+    MAX_WIDTH,
+    on_two_lines,
+    show_images_done,
+    show_json,
+    show_lines,
+    show_parts_done,
+    show_scores,
+    show_signature,
+    show_table,
+    show_wrapped,
+)
+from vitrail.core.duration import parse_duration
+from vitrail.core.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from vitrail.studies.vtab import VtabScores
+
+LABEL_WIDTH = 13  # of the facts about a benchmark
 
 USED_BY = {
     "preparation": ("linear", "knn"),
@@ -43,20 +63,20 @@ def calibrate(
         json: Print all figures as JSON.
         output: An .html page with reliability diagrams and table, or a .png picture of the diagrams.
     """
-    from vitrail.cli import show as terminal
-    from vitrail.cli.show.studies import show_calibration
     from vitrail.report.pictures import check_picture_path
+    from vitrail.studies.calibrating import HEADER, score_rows, write_calibration
     from vitrail.studies.calibrating import calibrate as measure
-    from vitrail.studies.calibrating import write_calibration
 
     check_picture_path(output)
     found = measure(run, data, split=split, fit_on=fit_on)
     write_calibration(output, found, title=f"Calibration of {Path(run).name}")
     if json:
-        terminal.show_json(found.model_dump(mode="json"))
+        show_json(found.model_dump(mode="json"))
     else:
-        show_calibration(found)
-        terminal.show_lines([str(output)])
+        header = (*HEADER[:2], f"{HEADER[2]} {found.temperature:.3f}")
+        show_table(header, score_rows(found.before, found.after), width=MAX_WIDTH)
+        show_signature(found.signature)
+        show_lines([str(output)])
     return 0
 
 
@@ -90,8 +110,6 @@ def probe(
         output: Parent folder of fine-tuning run directories, where finished ones are reused. Default: runs.
         json: Print the whole report as JSON.
     """
-    from vitrail.cli import show as terminal
-    from vitrail.cli.show.studies import show_parts_done, show_probe, show_vtab
     from vitrail.studies.probing import probe as measure
     from vitrail.studies.vtab import is_vtab, score_vtab
 
@@ -106,7 +124,7 @@ def probe(
     if is_vtab(data):
         with show_parts_done() as listen:
             scores = score_vtab(run, data, protocol=protocol, on_progress=listen, **given)
-        terminal.show_json(scores.model_dump(mode="json")) if json else show_vtab(scores)
+        show_json(scores.model_dump(mode="json")) if json else _show_vtab(scores)
         return EXIT_SOME_FAILED if any(task.error for task in scores.tasks) else 0
     if protocol == "fine-tune":
         raise ConfigError(
@@ -116,7 +134,11 @@ def probe(
         )
     with show_parts_done() as listen:
         report = measure(run, data, protocol=protocol, on_progress=listen, **given)
-    terminal.show_json(report.model_dump(mode="json")) if json else show_probe(report)
+    if json:
+        show_json(report.model_dump(mode="json"))
+    else:
+        show_scores(report.scores)
+        show_signature(report.signature)
     return 0
 
 
@@ -149,10 +171,8 @@ def robustness(
         json: Print all figures as JSON.
         output: An .html page with curves, table and examples, or a .png picture of the curves.
     """
-    from vitrail.cli import show as terminal
-    from vitrail.cli.show.studies import show_parts_done, show_robustness
     from vitrail.report.pictures import check_picture_path
-    from vitrail.studies.robustness import measure_robustness, write_robustness
+    from vitrail.studies.robustness import measure_robustness, robustness_table, write_robustness
 
     check_picture_path(output)
     if images is not None and images < 1:
@@ -171,10 +191,12 @@ def robustness(
         )
     write_robustness(output, found, examples, title=f"Robustness of {Path(run).name}")
     if json:
-        terminal.show_json(found.model_dump(mode="json"))
+        show_json(found.model_dump(mode="json"))
     else:
-        show_robustness(found)
-        terminal.show_lines([str(output)])
+        show_lines([f"errors on clean images: {100 * found.clean:.1f} %; on corrupted ones, by severity:"])
+        show_table(*robustness_table(found), width=MAX_WIDTH)
+        show_signature(found.signature)
+        show_lines([str(output)])
     return 0
 
 
@@ -185,19 +207,27 @@ def benchmarks(name: str | None = None, /) -> int:
     Args:
         name: Benchmark to describe: location, score, preprocessing, published fine-tuning.
     """
-    from vitrail.cli.show.models import show_benchmark, show_benchmarks
 
-    if name is None:
-        show_benchmarks()
-    else:
-        show_benchmark(name)
+    from vitrail.tasks.classification.benchmark_reading import find_folder
+    from vitrail.tasks.classification.benchmarks import BENCHMARKS
+
+    if name is not None:
+        _show_benchmark(name)
+        return 0
+    rows = [
+        (each.name, each.title, f"{each.num_classes:,}", "-" if find_folder(each) is None else "yes")
+        for each in BENCHMARKS.values()
+    ]
+    show_table(("name", "data set", "classes", "here"), rows, texts=(0, 1, 3), width=MAX_WIDTH)
+    show_lines([""])
+    show_wrapped(
+        "vtab-1k stands for all tasks of VTAB with vitrail probe; here: below the folder VITRAIL_DATA."
+    )
     return 0
 
 
 def _options_of(protocol: str, **options: Any) -> dict[str, Any]:
     """Return the given options of a probe under the names of the pipeline; refuse those without effect."""
-    from vitrail.core.duration import parse_duration
-
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
         if protocol not in USED_BY[name]:
@@ -254,14 +284,13 @@ def faithfulness(
         json: Print all figures as JSON.
         output: An .html page with curves and table, or a .png picture of the curves.
     """
-    from vitrail.cli import show as terminal
     from vitrail.report.pictures import check_picture_path
     from vitrail.studies.faithfulness import faithfulness as measure
-    from vitrail.studies.faithfulness import write_faithfulness
+    from vitrail.studies.faithfulness import faithfulness_table, write_faithfulness
 
     check_picture_path(output)
     names = None if methods is None else split_names(methods)
-    with terminal.show_images_done(images) as listen:
+    with show_images_done(images) as listen:
         found = measure(
             run,
             data,
@@ -275,8 +304,84 @@ def faithfulness(
         )
     write_faithfulness(output, found, title=f"Faithfulness of explanations: {run.name}")
     if json:
-        terminal.show_json(found.to_json())
+        show_json(found.to_json())
     else:
-        terminal.show_faithfulness(found)
-        terminal.show_lines([str(output)])
+        header, rows = faithfulness_table(found)
+        show_table(header, [[row[0], *map(on_two_lines, row[1:])] for row in rows])
+        Console().print("deletion: lower is better; insertion: higher is better", style="dim")
+        show_lines([str(output)])
     return 0
+
+
+def _show_vtab(scores: VtabScores) -> None:
+    """Print task accuracies in percent by group, the means, and why tasks failed."""
+    rows = []
+    for group, mean in scores.groups.items():
+        tasks = [task for task in scores.tasks if task.group == group]
+        missing = {task.title: "failed" if task.error else "not here" for task in tasks}
+        rows += [
+            [task.title, missing[task.title] if task.accuracy is None else _percent(task.accuracy)]
+            for task in tasks
+        ]
+        rows.append([f"mean of {group}", _percent(mean)])
+    rows.append(["mean of all 19 tasks", _percent(scores.mean)])
+    show_table(("task", "accuracy, %"), rows, width=MAX_WIDTH)
+    for task in scores.tasks:
+        if task.error:
+            show_wrapped(f"{task.title} failed: {task.error}")
+    show_signature(scores.signature)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _show_benchmark(name: str) -> None:
+    """Print where a benchmark is looked for and how it is scored, with the commands for it.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    from vitrail.tasks.classification.benchmark_reading import find_folder, folders_of
+    from vitrail.tasks.classification.benchmarks import BENCHMARKS, METRIC_TEXTS, benchmark_of
+
+    known = benchmark_of(name)
+    if known is None:
+        raise ConfigError(
+            f"there is no benchmark named {name!r}",
+            expected="the name of a benchmark",
+            remedy=did_you_mean(name, BENCHMARKS),
+        )
+    found = find_folder(known)
+    places = ", ".join(map(str, folders_of(known)))
+    looked = f"no; looked for {places}" if places else "no; VITRAIL_DATA is not set"
+    counts = ", ".join(
+        f"{count:,} {split}"
+        for count, split in zip(known.counts, ("train", "validation", "test"), strict=True)
+        if count
+    )
+    prepared = known.preparation
+    entries = {
+        "data set": f"{known.title}, {known.paper}",
+        "images": f"{counts}; {known.num_classes:,} classes",
+        "score": f"{METRIC_TEXTS[known.metric]} ({known.metric_source})",
+        "preparation": f"{prepared.resize}, {prepared.crop_fraction:g} of the side, {prepared.interpolation} "
+        f"({prepared.source})",
+        "here": str(found) if found is not None else looked,
+        "hub": known.hub or "-",
+        "published at": known.download,
+        "layout": known.layout,
+    }
+    if known.fine_tuning is not None:
+        tuned = known.fine_tuning
+        rates = ", ".join(f"{rate:g}" for rate in tuned.rates)
+        entries["fine-tuned"] = (
+            f"{tuned.steps:,} steps of {tuned.batch_size} images of {tuned.side_px} px, SGD with momentum, "
+            f"the best rate of {rates} ({tuned.source})"
+        )
+    lines = []
+    for label, text in entries.items():
+        parts = wrap(text, MAX_WIDTH - LABEL_WIDTH, break_on_hyphens=False, break_long_words=False)
+        lines += [f"{label if place == 0 else '':<{LABEL_WIDTH}}{part}" for place, part in enumerate(parts)]
+    options = "evaluate RUN {0}", "probe RUN {0} --protocol knn", "train {0} --weights RUN"
+    show_lines([*lines, "", *(f"vitrail {option.format(known.name)}" for option in options)])

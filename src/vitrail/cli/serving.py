@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
 from vitrail.cli.app import Count, Flag, app
+from vitrail.cli.show import show_lines
+
+if TYPE_CHECKING:
+    from vitrail.serve.running import ServeEvent
 
 Amount = Annotated[float, Parameter(validator=validators.Number(gt=0))]
 
@@ -47,7 +52,6 @@ def serve(
         max_upload_mb: Size limit of a request.
         max_pixels: Size limit of an image, in pixels.
     """
-    from vitrail.cli import show as terminal
     from vitrail.serve import ServeSettings
     from vitrail.serve import serve as run_server
     from vitrail.serve.settings import find_token
@@ -68,5 +72,26 @@ def serve(
             "max_pixels": max_pixels,
         }
     )
-    run_server(runs, settings, on_event=terminal.show_serving)
+    run_server(runs, settings, on_event=show_serving)
     return 0
+
+
+def show_serving(event: ServeEvent) -> None:
+    """Print a line for an event, at once."""
+    from vitrail.serve.running import Listening, ModelFailed, ModelLoaded
+
+    if isinstance(event, Listening):
+        if event.is_open:
+            sys.stderr.write(
+                "vitrail: warning: other machines can reach this server, and it asks for no token\n"
+            )
+        lines = [f"serving on {event.url} (Ctrl+C stops)"]
+    elif isinstance(event, ModelLoaded):
+        lines = [f"ready    {event.name}: {event.kind}, loaded in {event.seconds:.1f} s"]
+    elif isinstance(event, ModelFailed):
+        sys.stderr.write(f"vitrail: failed: {event.name}: {event.error}\n")
+        lines = []
+    else:
+        lines = ["stopping, accepted requests are answered first"]
+    show_lines(lines)
+    sys.stdout.flush()

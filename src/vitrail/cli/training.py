@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
 
-from vitrail.cli.app import EXIT_USER_ERROR, Flag, Settings, app, parse_languages
-from vitrail.cli.image_text import Texts, read_names
+from vitrail.cli.app import EXIT_USER_ERROR, Flag, Output, Settings, Texts, app, parse_languages, read_names
+from vitrail.cli.show import (
+    MAX_WIDTH,
+    is_first_process,
+    show_json,
+    show_lines,
+    show_live,
+    show_scores,
+    show_signature,
+    show_table,
+)
+from vitrail.core.duration import format_duration, parse_duration
 from vitrail.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vitrail.tasks.training import OnPipelineEvent, PipelineEvent, TrainedRun
+    from vitrail.train.evaluate import Report
+    from vitrail.train.events import Event, Kept, Logged, OnEvent, Replanned, StoppedEarly
+
+MEASURED_STEPS = 50  # over which the time left is estimated
 
 
 @app.command(help_epilogue="Example: vitrail train photos/ --budget 10m --set train.batch_size=64")
@@ -48,15 +70,13 @@ def train(
         seed: Seed of weights, order and augmentation.
     """
     from vitrail.core.config import parse_assignments
-    from vitrail.core.duration import parse_duration
 
     changes = parse_assignments(set_) | parse_languages(languages)
     budget_s = None if budget is None else parse_duration(budget)
-    from vitrail.cli import show as terminal
     from vitrail.tasks.training import TrainedRun
     from vitrail.tasks.training import train as run_train
 
-    with terminal.show_training() as listen:
+    with show_training() as listen:
         trained = run_train(
             data,
             model=model,
@@ -73,7 +93,7 @@ def train(
             on_event=listen,
         )
     if isinstance(trained, TrainedRun):
-        terminal.show_trained(trained)
+        show_trained(trained)
     return 0
 
 
@@ -104,11 +124,10 @@ def evaluate(
     """
     are_named = names is not None or names_file is not None
     chosen = read_names(names, names_file) if are_named else ()
-    from vitrail.cli import show as terminal
     from vitrail.tasks.evaluating import evaluate as run_evaluate
 
     report = run_evaluate(run, data, split=split, merge_tokens=merge_tokens, templates=template, names=chosen)
-    terminal.show_json(report.model_dump(mode="json")) if json else terminal.show_report(report)
+    show_json(report.model_dump(mode="json")) if json else show_report(report)
     return 0
 
 
@@ -119,7 +138,7 @@ def check(
     *,
     languages: str | None = None,
     json: Flag = False,
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
+    output: Output = None,
     fix: Path | None = None,
 ) -> int:
     """Check a data set before any training; exit code 2 if it is unusable.
@@ -131,7 +150,6 @@ def check(
         output: Images with boxes only: write an .html page of images and boxes.
         fix: Images with boxes only: write a clean copy into this folder, and check it.
     """
-    from vitrail.cli import show as terminal
     from vitrail.tasks.contract import Repairing
     from vitrail.tasks.registry import task_of_source
     from vitrail.tasks.request import read_asked
@@ -151,7 +169,7 @@ def check(
 
     def tell(lines: list[str]) -> None:
         if not json:
-            terminal.show_lines(lines)
+            show_lines(lines)
 
     tell(verdict.summary())
     if output is not None and isinstance(task, Repairing):
@@ -164,5 +182,123 @@ def check(
         tree |= {"fixed": fixed.to_json(), "copy": left.to_json()}
         is_usable = left.usable
     if json:
-        terminal.show_json(tree)
+        show_json(tree)
     return 0 if is_usable else EXIT_USER_ERROR
+
+
+@contextmanager
+def show_training() -> Iterator[OnPipelineEvent]:
+    """Yield a listener for ``train``: verdict and choices, then the run and its progress.
+
+    Of several processes the pipeline calls only the first one's.
+    """
+    from vitrail.tasks.preparing import Prepared
+    from vitrail.tasks.training import Began, Checked, Finished
+
+    console = Console()
+    with ExitStack() as stack:
+        progress: OnEvent | None = None
+
+        def listen(event: PipelineEvent) -> None:
+            nonlocal progress
+            if isinstance(event, Checked):
+                width = min(console.width, MAX_WIDTH)
+                console.print(Text("\n".join(event.verdict.summary(width=width))))
+                console.print("choosing, and measuring a few steps ...")
+            elif isinstance(event, Prepared):
+                show_table(("setting", "value", "reason"), event.choices, texts=(0, 1, 2))
+            elif isinstance(event, Began):
+                console.print(Text(f"run {event.folder}"), soft_wrap=True)
+                progress = stack.enter_context(show_progress(console))  # not while the data is checked
+            elif isinstance(event, Finished):
+                stack.close()
+                console.print("evaluating and writing the report ...")
+            else:
+                assert progress is not None, "a training that has not begun"
+                progress(event)
+
+        yield listen
+
+
+@contextmanager
+def show_progress(console: Console) -> Iterator[OnEvent]:
+    """Yield a listener for ``fit``: a bar on a terminal, occasional lines elsewhere."""
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+
+    from vitrail.train.events import Kept, Logged, Replanned, Started, Stepped, StoppedEarly, Validated
+
+    columns = TextColumn("training"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[left]}")
+    moments: deque[tuple[int, float]] = deque(maxlen=MEASURED_STEPS)
+    with show_live(console, *columns) as live:
+        state = scores = left = ""
+
+        def listen(event: Event) -> None:
+            nonlocal state, scores, left
+            if isinstance(event, Started | Stepped):
+                moments.append((event.step, time.monotonic()))
+                left = _time_left(moments, event.steps)
+                live.update(f"{state} {scores}", completed=event.step, total=event.steps, left=left)
+            if isinstance(event, Started):
+                begun = f"resuming after step {event.step} of {event.steps}"
+                if event.step == event.steps:
+                    begun = f"all {event.steps} steps are done already"
+                live.write(begun if event.step else f"training for {event.steps} steps")
+            elif isinstance(event, Logged):
+                state = _describe(event)
+                live.update(f"{state} {scores}")
+                if event.step == event.steps or live.is_due:
+                    live.write(f"step {event.step}/{event.steps}, {state}, {left}")
+            elif isinstance(event, Validated):
+                named = (
+                    f"{name} {score:.4f}" for name, score in event.scores.items() if isinstance(score, float)
+                )
+                scores = "validation " + ", ".join(named)
+                live.write(f"step {event.step}, {scores}")
+            elif isinstance(event, Replanned | StoppedEarly | Kept):
+                if isinstance(event, StoppedEarly):
+                    live.update(f"{state} {scores}", total=event.step, left="")
+                live.print(_explain(event))
+
+        yield listen
+
+
+def _time_left(moments: Sequence[tuple[int, float]], steps: int) -> str:
+    """Estimate the remaining time from the latest steps."""
+    if len(moments) < 2:
+        return ""
+    (first, began), (last, ended) = moments[0], moments[-1]
+    return f"{format_duration((steps - last) * (ended - began) / max(last - first, 1))} left"
+
+
+def _describe(event: Logged) -> str:
+    parts = "".join(f", {name} {value:.3f}" for name, value in event.parts.items())
+    rate = event.samples_per_s if event.items_per_s is None else event.items_per_s
+    return f"loss {event.loss:.3f}{parts}, {rate:.0f} {event.unit}/s"
+
+
+def _explain(event: Replanned | StoppedEarly | Kept) -> str:
+    from vitrail.train.events import Kept, StoppedEarly
+
+    if isinstance(event, StoppedEarly):
+        place = f"stopped early at step {event.step} of {event.former_steps}"
+        if event.best is None:
+            return place
+        return f"{place}: {event.score} was best at step {event.best_step}, {event.best:.4f}"
+    if isinstance(event, Kept):
+        return f"the weights of step {event.step} are kept, the best validation of {event.steps} steps"
+    pace = "slower" if event.steps < event.former_steps else "faster"
+    return f"the machine is {pace} than measured before: {event.steps} steps instead of {event.former_steps}"
+
+
+def show_trained(trained: TrainedRun) -> None:
+    """Print the final scores and, as the last line, the headline score and the path of the report."""
+    if is_first_process():
+        show_scores(trained.scores)
+        show_lines([f"{trained.headline} {trained.score:.3f}  report {trained.report_path}"])
+
+
+def show_report(report: Report) -> None:
+    """Print the scores of an evaluation and their signature."""
+    if is_first_process():
+        show_scores(report.scores)
+        show_signature(report.signature)

@@ -10,7 +10,7 @@ import torch
 
 from making.small_detection import small_split
 from making.small_exports import generated, load_small, photos, scenes
-from vitrail.cli.show.running import show_package
+from vitrail.cli.exporting import show_package
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.engines.export import exporting

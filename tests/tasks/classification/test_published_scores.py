@@ -14,7 +14,7 @@ import torch
 from making.benchmark_folders import PETS, WNIDS, colour_image, write_imagenet, write_pets, write_real
 from making.saved_vit import save_vit
 from vitrail.cli import main
-from vitrail.cli.show import show_trained
+from vitrail.cli.training import show_trained
 from vitrail.core.errors import DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.loading import load

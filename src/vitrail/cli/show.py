@@ -1,11 +1,13 @@
-"""Lines, tables, JSON and errors on the terminal."""
+"""Terminal output that commands share: lines, tables that fit 80 columns, live progress, JSON, errors."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -14,10 +16,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vitrail.core.errors import ConfigError
+
 if TYPE_CHECKING:
-    from vitrail.tasks.answer_files import FileResults
+    from rich.progress import Progress, ProgressColumn
+
 
 MAX_WIDTH = 80
+SELDOM_S = 15.0  # between lines of progress where there is no terminal
 
 
 def show_json(value: Any, path: Path | None = None) -> None:
@@ -30,8 +36,6 @@ def show_json(value: Any, path: Path | None = None) -> None:
     if path is None:
         show_lines([text])
         return
-    from vitrail.core.errors import ConfigError
-
     try:
         path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
@@ -46,6 +50,12 @@ def show_json(value: Any, path: Path | None = None) -> None:
 def show_lines(lines: Iterable[str]) -> None:
     """Print lines without wrapping."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def show_scores(scores: Mapping[str, float]) -> None:
+    """Print a line for each score."""
+    width = max(map(len, scores), default=0)
+    show_lines(f"{name:<{width}}  {score:.4f}" for name, score in scores.items())
 
 
 def show_signature(signature: Mapping[str, str]) -> None:
@@ -128,17 +138,84 @@ def on_two_lines(cell: str) -> str:
     return cell.replace(" (", "\n", 1).replace(" to ", "..").rstrip(")")
 
 
-def show_results(results: FileResults) -> None:
-    """Print a table of predictions with its notes; errors go to stderr."""
-    if results.rows:
-        show_table(results.columns, results.rows, texts=(0, 1))
-    show_errors(results.errors)
-    show_lines(results.notes)
+class Live:
+    """Progress as a bar on a terminal, and as lines elsewhere.
+
+    Args:
+        progress: the bar; None writes lines.
+    """
+
+    def __init__(self, console: Console, progress: Progress | None) -> None:
+        self._console, self._progress = console, progress
+        self._bar = progress.add_task("", total=None, left="") if progress else None
+        self._written = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last line was long ago."""
+        return time.monotonic() - self._written >= SELDOM_S
+
+    def begin(self, text: str) -> None:
+        """Begin the bar anew."""
+        if self._progress is not None and self._bar is not None:
+            self._progress.reset(self._bar, description=text)
+
+    def update(self, text: str, **changes: Any) -> None:
+        """Change the bar: its text, ``completed``, ``total`` or ``left``, the time."""
+        if self._progress is not None and self._bar is not None:
+            self._progress.update(self._bar, description=text, **changes)
+
+    def write(self, line: str) -> None:
+        """Write a line where there is no bar."""
+        if self._progress is None:
+            self.print(line)
+
+    def print(self, line: str) -> None:
+        """Write a line, above the bar if there is one."""
+        self._written = time.monotonic()
+        self._console.print(Text(line), soft_wrap=True)
 
 
-def show_unknown_words(words: Sequence[str]) -> None:
-    """Print to stderr the words that a captioner does not know, if any."""
-    if words:
-        subject = "1 word is" if len(words) == 1 else f"{len(words)} words are"
-        listed = ", ".join(words)
-        sys.stderr.write(f"vitrail: warning: {subject} not in the model's vocabulary: {listed}\n")
+@contextmanager
+def show_live(console: Console, *columns: ProgressColumn, transient: bool = False) -> Iterator[Live]:
+    """Show progress on a console.
+
+    Args:
+        columns: of the bar, which its text follows.
+        transient: whether the bar goes when it is done.
+    """
+    from rich.progress import Progress, TextColumn
+
+    if not console.is_terminal:
+        yield Live(console, None)
+        return
+    text = TextColumn("{task.description}")
+    with Progress(*columns, text, console=console, transient=transient) as progress:
+        yield Live(console, progress)
+
+
+@contextmanager
+def show_parts_done() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a listener for the number of samples done in each part; only on a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
+
+    columns = BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn()
+    with show_live(Console(stderr=True), *columns, transient=True) as live:
+        shown = ""
+
+        def listen(part: str, done: int, total: int) -> None:
+            nonlocal shown
+            if part != shown:
+                live.begin(part)
+                shown = part
+            live.update(part, completed=done, total=total or None)
+
+        yield listen
+
+
+@contextmanager
+def show_images_done(total: int) -> Iterator[Callable[[int], None]]:
+    """Yield a listener for the number of images done; only on a terminal."""
+    with show_parts_done() as listen:
+        listen("images", 0, total)
+        yield lambda done: listen("images", done, total)
