@@ -9,40 +9,31 @@ from pathlib import Path
 import pytest
 
 from vitrail.core.errors import ConfigError
-from vitrail.tasks.answer_files import (
-    STRUCTURED,
-    SUFFIXES,
-    Answers,
-    caption_answers,
-    check_answer_file,
-    class_answers,
-    retrieval_results,
-    write_answers,
-)
-from vitrail.tasks.captioning.predictor import Caption
-from vitrail.tasks.classification.predictor import Prediction
-from vitrail.tasks.contrastive.retrieval import Match, Retrieval, Retrieved
+from vitrail.tasks.answer_files import STRUCTURED, SUFFIXES, FileResults, check_answer_file, write_answers
+from vitrail.tasks.captioning.predictor import Caption, caption_results
+from vitrail.tasks.classification.predictor import Prediction, class_results
+from vitrail.tasks.contrastive.retrieval import Match, Retrieval, Retrieved, retrieval_results
 
-CLASSES = class_answers(
+CLASSES = class_results(
     [
         Prediction("one, two.png", (("cat", 0.75), ("dog", 0.25))),
         Prediction("bad.png", (), "no image"),
         Prediction("three.png", (("dog", 1.0),)),
     ]
 )
-CAPTIONS = caption_answers(
+CAPTIONS = caption_results(
     [Caption("x.png", (("a dog", -0.5), ("dogs", -0.75))), Caption("bad.png", (), error="no image")]
 )
 FOUND = Retrieved("a dog", (Match("x.png", 0.5), Match("y.png", 0.25)))
 
 
-def written(folder: Path, suffix: str, answers: Answers) -> str:
+def written(folder: Path, suffix: str, answers: FileResults) -> str:
     path = folder / f"answers{suffix}"
     write_answers(path, answers)
     return path.read_text(encoding="utf-8")
 
 
-def rows_of(folder: Path, answers: Answers) -> list[dict[str, str]]:
+def rows_of(folder: Path, answers: FileResults) -> list[dict[str, str]]:
     rows = list(csv.DictReader(written(folder, ".csv", answers).splitlines()))
     tabbed = csv.DictReader(written(folder, ".TSV", answers).splitlines(), delimiter="\t")
     assert list(tabbed) == rows
@@ -83,8 +74,7 @@ def test_a_table_of_captions_has_the_best_of_each_image(tmp_path: Path) -> None:
 def test_what_was_found_names_query_and_rank(
     tmp_path: Path, by_image: bool, bad_row: tuple[str, str]
 ) -> None:
-    answers = retrieval_results(Retrieval((FOUND,), (("bad.png", "no image"),), by_image)).answers
-    assert answers is not None
+    answers = retrieval_results(Retrieval((FOUND,), (("bad.png", "no image"),), by_image))
 
     rows = rows_of(tmp_path, answers)
     lines = [json.loads(line) for line in written(tmp_path, ".jsonl", answers).splitlines()]
@@ -99,8 +89,8 @@ def test_what_was_found_names_query_and_rank(
 
 
 @pytest.mark.parametrize("name", ["answers.xyz", "answers", "answers.json.gz"])
-def test_a_name_that_says_no_form_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"no suffix of a known form.*\.json, \.jsonl, \.csv, \.tsv"):
+def test_a_name_without_a_known_format_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"no suffix of a known format.*\.json, \.jsonl, \.csv, \.tsv"):
         write_answers(tmp_path / name, CLASSES)
 
     assert not list(tmp_path.iterdir())

@@ -112,8 +112,8 @@ def deliver(results: FileResults, output: Path | None, *, as_json: bool) -> int:
     """
     from vitrail.tasks.answer_files import write_answers
 
-    if output is not None and results.answers is not None:
-        write_answers(output, results.answers)
+    if output is not None and results.table:
+        write_answers(output, results)
         show_errors(results.errors)
         show_lines([str(output)])
     elif as_json and output is None:

@@ -72,7 +72,7 @@ def explain(
 
     from vitrail.engines.export.package import is_package
     from vitrail.engines.loading import cannot_explain, load_any
-    from vitrail.tasks.contract import ExplainOptions
+    from vitrail.tasks.explaining import ExplainOptions
     from vitrail.tasks.registry import TASKS, task_of_model
 
     if is_package(run):

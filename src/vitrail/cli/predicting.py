@@ -198,8 +198,9 @@ def retrieve(
         json: Print JSON instead of a table.
         output: Write to this file; the suffix decides the format: .json, .jsonl, .csv or .tsv.
     """
-    from vitrail.tasks.answer_files import STRUCTURED, check_answer_file, retrieval_results
+    from vitrail.tasks.answer_files import STRUCTURED, check_answer_file
     from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+    from vitrail.tasks.contrastive.retrieval import retrieval_results
     from vitrail.tasks.contrastive.retrieval import retrieve as find
 
     if output is not None:

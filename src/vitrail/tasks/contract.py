@@ -28,9 +28,7 @@ from vitrail.train.settings import Experiment
 
 if TYPE_CHECKING:
     from vitrail.engines.export.comparison import ExportObjective
-    from vitrail.engines.loading import Source
-    from vitrail.tasks.explaining import WrittenExplanations
-    from vitrail.tasks.serving import EngineChoice, Servable
+    from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations
 
 
 class Parts(NamedTuple):
@@ -99,26 +97,6 @@ class FileOptions(NamedTuple):
     """Output file or folder."""
     as_json: bool = False
     """Whether to print JSON."""
-
-
-class ExplainOptions(NamedTuple):
-    """Options of ``vitrail explain``."""
-
-    output: Path
-    """A page (.html), a picture of one input, or a folder of pictures."""
-    text: tuple[str, ...] = ()
-    """CLIP only: texts to compare the images with."""
-    target: str | None = None
-    """Translation or caption to explain, instead of the model's own."""
-    layer: int | None = None
-    """Of pictures of attention."""
-    head: int | None = None
-    method: str | None = None
-    """What pictures show, and pages first; see ``Explanation.relevance``."""
-    class_name: str | None = None
-    """For class-specific methods; by default the most probable class."""
-    threshold: float | None = None
-    """Confidence threshold of detections."""
 
 
 @runtime_checkable
@@ -320,14 +298,6 @@ class Task(Protocol):
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         """Write the report of a finished run as one HTML file."""
-        ...
-
-    def serve(self, source: Source, choice: EngineChoice) -> Servable:
-        """Wrap a model for the server.
-
-        Raises:
-            ConfigError: the engine is missing or does not fit.
-        """
         ...
 
     def explain(

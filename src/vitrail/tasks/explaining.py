@@ -14,6 +14,26 @@ from vitrail.interpret.viewer.page import is_page, write_explanations
 MAX_ON_PAGE = 24  # explanations; each adds up to 3 MB to the page
 
 
+class ExplainOptions(NamedTuple):
+    """Options of ``vitrail explain``."""
+
+    output: Path
+    """A page (.html), a picture of one input, or a folder of pictures."""
+    text: tuple[str, ...] = ()
+    """CLIP only: texts to compare the images with."""
+    target: str | None = None
+    """Translation or caption to explain, instead of the model's own."""
+    layer: int | None = None
+    """Of pictures of attention."""
+    head: int | None = None
+    method: str | None = None
+    """What pictures show, and pages first; see ``Explanation.relevance``."""
+    class_name: str | None = None
+    """For class-specific methods; by default the most probable class."""
+    threshold: float | None = None
+    """Confidence threshold of detections."""
+
+
 class WrittenExplanations(NamedTuple):
     """Written explanations and errors."""
 
@@ -26,26 +46,13 @@ class WrittenExplanations(NamedTuple):
 
 
 def explain_files(
-    explain: Callable[[Path], Explanation],
-    names: Iterable[str | Path],
-    *,
-    output: str | Path = "explain.html",
-    method: str | None = None,
-    class_name: str | None = None,
-    layer: int | None = None,
-    head: int | None = None,
+    explain: Callable[[Path], Explanation], names: Iterable[str | Path], options: ExplainOptions
 ) -> WrittenExplanations:
-    """Explain images and write a page, a picture, or a folder of pictures.
+    """Explain images and write a page, a picture of the only one, or a folder of pictures.
 
     Args:
         explain: explains one file, such as ``Predictor.explain``.
         names: files, folders and glob patterns.
-        output: a page (.html) for all images, a picture (such as .png) of one image, or a folder (no suffix)
-            for one picture per image.
-        method: what a classifier's picture shows, and its page first; see ``Explanation.relevance``.
-        class_name: for class-specific methods; by default the most probable class.
-        layer: index of the layer in pictures, as in ``Explanation.still``; a page has all.
-        head: likewise.
 
     Raises:
         ConfigError: the method or the class is unknown, or the method not defined for the model; a layer or a
@@ -54,45 +61,35 @@ def explain_files(
         DataError: no image was given, or none can be read.
         CheckpointError: the output cannot be written.
     """
-    output, paths = Path(output), list_files(names)
+    output, method, paths = options.output, options.method, list_files(names)
     if method is not None and method not in METHODS:
         remedy = did_you_mean(method, METHODS)
         raise ConfigError(f"there is no method {method!r}", expected=" or ".join(METHODS), remedy=remedy)
     check_output(output, len(paths))
     explained, errors = explain_readable(paths, explain)
-    if explained[0].reads_patches and (layer is not None or head is not None):
-        _check_picks(output, explained[0].method_for(method, class_name))
+    if explained[0].reads_patches and (options.layer is not None or options.head is not None):
+        _check_picks(output, explained[0].method_for(method, options.class_name))
     if is_page(output):
-        shown = [each.showing(method, class_name) for each in explained]
+        shown = [each.showing(method, options.class_name) for each in explained]
         write_explanations(output, shown, title=f"{len(shown)} images" if len(shown) > 1 else None)
         return WrittenExplanations((output,), tuple(explained), errors)
     files = picture_files(output, [each.name for each in explained])
     for each, file in zip(explained, files, strict=True):
-        each.save(file, method, layer=layer, head=head, class_name=class_name)
+        each.save(file, method, layer=options.layer, head=options.head, class_name=options.class_name)
     return WrittenExplanations(tuple(files), tuple(explained), errors)
 
 
 def explain_texts(
-    explain: Callable[[str], Explanation],
-    texts: Sequence[str],
-    *,
-    output: str | Path = "explain.html",
-    layer: int | None = None,
-    head: int | None = None,
-) -> tuple[Explanation, ...]:
-    """Explain sentences and write a page of all, or a picture of one.
-
-    Args:
-        output: a page (.html), or a picture (such as .png) of one sentence.
-        layer: in a picture, as in ``Explanation.still``; the page has all.
-        head: likewise.
+    explain: Callable[[str], Explanation], texts: Sequence[str], options: ExplainOptions
+) -> WrittenExplanations:
+    """Explain sentences and write a page of all, or a picture of the only one.
 
     Raises:
         ConfigError: the output does not fit, the model attends to nothing, or there is no such layer or head.
         DataError: a text is empty or too long.
         CheckpointError: the output cannot be written.
     """
-    output = Path(output)
+    output = options.output
     if len(texts) > (MAX_ON_PAGE if is_page(output) else 1):
         raise ConfigError(
             f"{len(texts)} sentences were to be explained in {output}",
@@ -101,10 +98,10 @@ def explain_texts(
         )
     explained = tuple(explain(text) for text in texts)
     if len(explained) == 1:
-        explained[0].save(output, layer=layer, head=head)
+        explained[0].save(output, layer=options.layer, head=options.head)
     else:
         write_explanations(output, explained, title=f"{len(explained)} sentences")
-    return explained
+    return WrittenExplanations((output,), explained, ())
 
 
 def check_output(output: Path, num_images: int) -> None:

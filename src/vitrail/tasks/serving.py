@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import Field
@@ -11,6 +12,7 @@ from torch import nn
 
 from vitrail.core.config import Config
 from vitrail.core.errors import CheckpointError, ConfigError, VitrailError, did_you_mean
+from vitrail.core.registry import Registry
 from vitrail.data.images import TooManyPixelsError, open_image
 from vitrail.engines.loading import Source, open_source
 from vitrail.interpret import has_attention
@@ -108,6 +110,15 @@ class Servable(Protocol):
         ...
 
 
+def _collect(module: ModuleType) -> dict[str, Callable[[Source, EngineChoice], Servable]]:
+    found = getattr(module, "SERVED", None)
+    return {} if found is None else {found.task: found}
+
+
+SERVED = Registry("served task", "vitrail.tasks", _collect, module="served")
+"""What serves the models of each task: ``SERVED`` in its folder's ``served.py``."""
+
+
 def open_servable(source: str | Path | LoadedModel, choice: EngineChoice) -> Servable:
     """Load a model of any task.
 
@@ -120,7 +131,7 @@ def open_servable(source: str | Path | LoadedModel, choice: EngineChoice) -> Ser
     """
     opened = open_source(source)
     # Benchmark results, which decide the fastest engine, are stored where the model was loaded from.
-    return task_of_model(opened).serve(source if choice.engine == "auto" else opened, choice)
+    return SERVED[task_of_model(opened).name](source if choice.engine == "auto" else opened, choice)
 
 
 def open_without_engine(source: Source, choice: EngineChoice, what: str) -> LoadedModel:
@@ -178,7 +189,7 @@ def image_content(given: Given, max_pixels: int) -> bytes:
     Raises:
         RefusalError: the input is a text.
         TooManyPixelsError: the image is too large.
-        DataError: it is no image, or damaged.
+        DataError: it is not an image, or damaged.
     """
     if isinstance(given.content, str):
         raise RefusalError(
@@ -192,19 +203,14 @@ def image_content(given: Given, max_pixels: int) -> bytes:
 
 
 def common_facts(owner: Any) -> dict[str, Any]:
-    """Return family, engine and precision of a predictor."""
-    engine = getattr(owner, "engine", None)
+    """Return family, engine and precision of a predictor, and whether it has attention to show."""
+    engine, model = getattr(owner, "engine", None), in_torch(owner)
     return {
-        "family": getattr(getattr(in_torch(owner), "config", None), "family", None),
+        "family": getattr(getattr(model, "config", None), "family", None),
         "engine": getattr(engine, "name", "torch"),
         "precision": getattr(engine, "precision", "float32"),
+        "can_explain": model is not None and has_attention(model),
     }
-
-
-def can_explain(owner: Any) -> bool:
-    """Return whether there is attention to show."""
-    model = in_torch(owner)
-    return model is not None and has_attention(model)
 
 
 def in_torch(owner: Any) -> nn.Module | None:

@@ -19,6 +19,7 @@ from vitrail.tasks.captioning.explanation import (
     words_of_tokens,
 )
 from vitrail.tasks.captioning.predictor import Captioner
+from vitrail.tasks.explaining import ExplainOptions
 
 KNOWN, PARTLY_KNOWN = "a dog on grass", "a cat on a sofa with xylophone"
 
@@ -86,7 +87,7 @@ def test_a_caption_that_cannot_be_explained_is_not_blamed_on_the_image(
     captioner: Captioner, picture: Path, tmp_path: Path, caption: str, message: str
 ) -> None:
     with pytest.raises(DataError) as refused:
-        explain_caption_files(captioner, [picture], output=tmp_path / "strip.png", caption=caption)
+        explain_caption_files(captioner, [picture], ExplainOptions(tmp_path / "strip.png", target=caption))
 
     assert str(refused.value).startswith(message)
 

@@ -11,7 +11,7 @@ from making.small_translators import ENGLISH, GERMAN, small_translator
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import AttentionMap, record_attention
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.tasks.explaining import explain_texts
+from vitrail.tasks.explaining import ExplainOptions, explain_texts
 from vitrail.tasks.translation.explanation import explain_examples, explain_text, sharpest
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.scores import TranslationTables, translation_tables
@@ -121,9 +121,10 @@ def test_a_mixer_in_the_place_of_attention_is_shown_by_size() -> None:
 
 def test_pictures_and_pages_are_written(translator: Translator, tmp_path: Path) -> None:
     explain = partial(explain_text, translator)
-    explained = explain_texts(partial(explain, target=GERMAN[0]), [ENGLISH[0]], output=tmp_path / "a.png")
-    explain_texts(explain, ENGLISH[:2], output=tmp_path / "b.html")
-    explained[0].save(tmp_path / "c.png", layer=-1, head=0)
+    picture, page = ExplainOptions(tmp_path / "a.png"), ExplainOptions(tmp_path / "b.html")
+    written = explain_texts(partial(explain, target=GERMAN[0]), [ENGLISH[0]], picture)
+    explain_texts(explain, ENGLISH[:2], page)
+    written.explained[0].save(tmp_path / "c.png", layer=-1, head=0)
 
     with Image.open(tmp_path / "a.png") as all_layers, Image.open(tmp_path / "c.png") as one_head:
         assert all_layers.width > 2 * one_head.width
@@ -139,7 +140,7 @@ def test_outputs_that_do_not_fit_are_refused(
     translator: Translator, tmp_path: Path, texts: list[str], output: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        explain_texts(partial(explain_text, translator), texts, output=tmp_path / output)
+        explain_texts(partial(explain_text, translator), texts, ExplainOptions(tmp_path / output))
 
 
 def toy_tables() -> TranslationTables:

@@ -23,7 +23,7 @@ from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.objective import find_captions, write_captions
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.captioning.scores import CaptionTables
-from vitrail.tasks.explaining import WrittenExplanations, explain_files
+from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
 from vitrail.tasks.generation import typical_rows
 
 LONGEST_GRID = 64  # tokens; a word has one row, so its map may be fine
@@ -141,16 +141,10 @@ def read_caption(captioner: Captioner, caption: str) -> CaptionWords:
 
 
 def explain_caption_files(
-    captioner: Captioner,
-    names: Iterable[str | Path],
-    *,
-    output: str | Path = "explain.html",
-    caption: str | None = None,
-    layer: int | None = None,
-    head: int | None = None,
+    captioner: Captioner, names: Iterable[str | Path], options: ExplainOptions
 ) -> WrittenExplanations:
     """Explain the captions of images like ``explain_files``, or a given caption of one image."""
-    paths = list_files(names)
+    paths, caption = list_files(names), options.target
     if caption is not None:
         if len(paths) != 1:
             raise ConfigError(
@@ -159,9 +153,7 @@ def explain_caption_files(
                 remedy="Explain them one by one",
             )
         read_caption(captioner, caption)  # an error of the caption, not of the image
-    return explain_files(
-        lambda path: captioner.explain(path, caption=caption), paths, output=output, layer=layer, head=head
-    )
+    return explain_files(lambda path: captioner.explain(path, caption=caption), paths, options)
 
 
 def explain_examples(captioner: Captioner, split: CaptionSplit, tables: CaptionTables) -> list[Explanation]:

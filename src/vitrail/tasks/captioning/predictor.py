@@ -17,7 +17,7 @@ from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig
-from vitrail.tasks.answer_files import FileResults, caption_answers, check_answer_file
+from vitrail.tasks.answer_files import FileResults, check_answer_file
 from vitrail.tasks.captioning.objective import find_captions, write_captions
 from vitrail.tasks.captioning.settings import CaptionSettings
 from vitrail.tasks.contract import FileOptions
@@ -203,7 +203,15 @@ def caption_files(files: Sequence[str], options: FileOptions) -> FileResults:
     """Return the best captions of each file."""
     if options.output is not None:
         check_answer_file(options.output)
-    captions = Captioner(options.source).predict(files, num_best=options.top or 1)
+    return caption_results(Captioner(options.source).predict(files, num_best=options.top or 1))
+
+
+def caption_results(captions: Sequence[Caption]) -> FileResults:
+    """Return captions in every output format: a table row per image, which ``vitrail train`` reads."""
+    table = [
+        (each.source, each.text, "" if each.error else f"{each.score:.4f}", each.error or "")
+        for each in captions
+    ]
     return FileResults(
         tree=[each.to_json() for each in captions],
         columns=("image", "caption", "score"),
@@ -213,5 +221,6 @@ def caption_files(files: Sequence[str], options: FileOptions) -> FileResults:
             for rank, (text, score) in enumerate(each.texts)
         ],
         errors=[(each.source, each.error) for each in captions if each.error],
-        answers=caption_answers(captions),
+        table=[("image", "caption", "score", "error"), *table],
+        lines=[each.text for each in captions],
     )

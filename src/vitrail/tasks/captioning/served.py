@@ -10,18 +10,19 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.errors import DataError
+from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.captioning.explanation import explain_pixels
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.serving import (
+    EngineChoice,
     Given,
     Options,
     RefusalError,
     Servable,
-    can_explain,
     common_facts,
     image_content,
+    open_without_engine,
 )
 
 
@@ -39,8 +40,8 @@ class ServedCaptioner(Servable):
     task = "captioning"
     option_names: tuple[str, ...] = ("beam_size", "num_best", "target")
 
-    def __init__(self, source: LoadedModel) -> None:
-        self.captioner = Captioner(source)
+    def __init__(self, source: Source, choice: EngineChoice) -> None:
+        self.captioner = Captioner(open_without_engine(source, choice, "captioner"))
 
     def describe(self) -> dict[str, Any]:
         captioner = self.captioner
@@ -49,7 +50,6 @@ class ServedCaptioner(Servable):
             "image_size": list(captioner.preprocessing.images.image_size),
             "vocabulary_size": captioner.config.vocabulary_size,
             "beam_size": captioner.settings.beam_size,
-            "can_explain": can_explain(captioner),
         }
 
     def warm_up(self, num_inputs: int) -> None:
@@ -90,3 +90,6 @@ class ServedCaptioner(Servable):
             raise RefusalError(
                 422, error.given, expected=error.expected, remedy="Send another target, or none"
             ) from None
+
+
+SERVED = ServedCaptioner

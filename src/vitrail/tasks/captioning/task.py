@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -41,7 +41,6 @@ from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperi
 from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
-    ExplainOptions,
     FileOptions,
     Parts,
     Scoring,
@@ -50,13 +49,9 @@ from vitrail.tasks.contract import (
     fields_of_model,
     sign_images,
 )
-from vitrail.tasks.explaining import WrittenExplanations
+from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
-
-if TYPE_CHECKING:
-    from vitrail.engines.loading import Source
-    from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 32
 MAX_EPOCHS = 100
@@ -197,23 +192,10 @@ class CaptioningTask(Task):
         split = parts.dataset.test
         write_caption_report(path, record, split, explain_examples(Captioner(loaded), split, tables))
 
-    def serve(self, source: Source, choice: EngineChoice) -> Servable:
-        from vitrail.tasks.captioning.served import ServedCaptioner
-        from vitrail.tasks.serving import open_without_engine
-
-        return ServedCaptioner(open_without_engine(source, choice, "captioner"))
-
     def explain(
         self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
     ) -> WrittenExplanations:
-        return explain_caption_files(
-            Captioner(loaded),
-            inputs,
-            output=options.output,
-            caption=options.target,
-            layer=options.layer,
-            head=options.head,
-        )
+        return explain_caption_files(Captioner(loaded), inputs, options)
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
         from vitrail.tasks.captioning.scores import BLEU4

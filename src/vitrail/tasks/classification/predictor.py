@@ -15,7 +15,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.choice import start_engine
 from vitrail.engines.loading import ModelInTorch, Source, merged_source, open_source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.tasks.answer_files import FileResults, check_answer_file, class_answers
+from vitrail.tasks.answer_files import FileResults, check_answer_file
 from vitrail.tasks.classification.explanation import explain_image
 from vitrail.tasks.contract import FileOptions
 from vitrail.tasks.predicting import (
@@ -235,7 +235,13 @@ def classify_files(files: Sequence[str], options: FileOptions) -> FileResults:
 
 
 def class_results(predictions: Sequence[Prediction]) -> FileResults:
-    """Return predictions in every output format."""
+    """Return predictions in every output format: a row per image and class, most probable first."""
+    table: list[tuple[object, ...]] = [("image", "rank", "class", "probability", "error")]
+    for each in predictions:
+        if each.error:
+            table.append((each.source, "", "", "", each.error))
+        for rank, (name, probability) in enumerate(each.scores, start=1):
+            table.append((each.source, rank, name, f"{probability:.6f}", ""))
     return FileResults(
         tree=[each.to_json() for each in predictions],
         columns=("image", "class", "probability"),
@@ -245,5 +251,6 @@ def class_results(predictions: Sequence[Prediction]) -> FileResults:
             for rank, (name, probability) in enumerate(each.scores)
         ],
         errors=[(each.source, each.error) for each in predictions if each.error],
-        answers=class_answers(predictions),
+        table=table,
+        lines=[each.label for each in predictions],
     )

@@ -87,3 +87,6 @@ class ServedPredictor(Servable):
         explained = self.predictor.explain_pixels(work.pixels, work.name)
         usual = QUICK_METHOD if not explained.maps else None  # else the slow occlusion
         return explained.showing(work.method or usual, work.class_name)
+
+
+SERVED = ServedPredictor

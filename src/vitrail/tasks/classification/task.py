@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -36,7 +36,6 @@ from vitrail.tasks.classification.settings import ClassificationExperiment, Imag
 from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
-    ExplainOptions,
     FileOptions,
     Parts,
     Scoring,
@@ -46,14 +45,10 @@ from vitrail.tasks.contract import (
     fields_of_model,
     sign_images,
 )
-from vitrail.tasks.explaining import WrittenExplanations, explain_files
+from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
 from vitrail.train.evaluate import Report
 from vitrail.train.machine import inspect_machine, measure_matrix_products
 from vitrail.train.settings import Experiment
-
-if TYPE_CHECKING:
-    from vitrail.engines.loading import Source
-    from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 256
 IMAGENET_CLASSES = 1000
@@ -186,23 +181,10 @@ class ClassificationTask(Task):
         errors, examples = report_pictures(loaded, parts.test, names, record.report)
         write_report(path, ReportInputs(**vars(record), errors=errors, examples=examples))
 
-    def serve(self, source: Source, choice: EngineChoice) -> Servable:
-        from vitrail.tasks.classification.served import ServedPredictor
-
-        return ServedPredictor(source, choice)
-
     def explain(
         self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
     ) -> WrittenExplanations:
-        return explain_files(
-            Predictor(loaded).explain,
-            inputs,
-            output=options.output,
-            method=options.method,
-            class_name=options.class_name,
-            layer=options.layer,
-            head=options.head,
-        )
+        return explain_files(Predictor(loaded).explain, inputs, options)
 
     def sample_data(self, loaded: LoadedModel, source: str) -> tuple[Scoring, str]:
         """Any images, with labels or not: classes do not matter to attention."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from vitrail.core.errors import ConfigError
 from vitrail.data.inputs import ImageInput
+from vitrail.tasks.answer_files import FileResults
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 
 
@@ -83,3 +84,25 @@ def retrieve(
     )
     errors = tuple((images.names[index], error) for index, error in sorted(images.errors.items()))
     return Retrieval(results, errors, by_image)
+
+
+def retrieval_results(found: Retrieval) -> FileResults:
+    """Return the results of each query, nearest first, in every output format but plain lines."""
+    tree = found.to_json()
+    table: list[tuple[object, ...]] = [("query", "rank", "found", "cosine", "error")]
+    rows: list[tuple[str, ...]] = []
+    for result in found.results:
+        for rank, match in enumerate(result.matches, start=1):
+            table.append((result.query, rank, match.name, f"{match.cosine:.6f}", ""))
+            rows.append((result.query if rank == 1 else "", match.name, f"{match.cosine:.3f}"))
+    for name, error in found.errors:
+        query, image = (name, "") if found.by_image else ("", name)
+        table.append((query, "", image, "", error))
+    return FileResults(
+        tree,
+        columns=("query", "found", "cosine"),
+        rows=rows,
+        errors=found.errors,
+        table=table,
+        records=[*tree["results"], *tree["errors"]],
+    )

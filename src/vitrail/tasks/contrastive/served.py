@@ -11,19 +11,21 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.served import USUAL_TOP, classify_works
 from vitrail.tasks.contrastive.explanation import explain_pixels
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, check_names
 from vitrail.tasks.serving import (
+    EngineChoice,
     Given,
     Options,
     RefusalError,
     Servable,
     common_facts,
     image_content,
+    open_without_engine,
 )
 
 MOST_LABELS = 1000
@@ -45,8 +47,8 @@ class ServedCLIP(Servable):
     task = "contrastive"
     option_names: tuple[str, ...] = ("labels", "top")
 
-    def __init__(self, source: LoadedModel) -> None:
-        self.encoder = ImageTextEncoder(source)
+    def __init__(self, source: Source, choice: EngineChoice) -> None:
+        self.encoder = ImageTextEncoder(open_without_engine(source, choice, "CLIP"))
         self._classifier = lru_cache(LISTS_KEPT)(self._embed_labels)
 
     def describe(self) -> dict[str, Any]:
@@ -84,6 +86,9 @@ class ServedCLIP(Servable):
             return ZeroShotClassifier(self.encoder, labels)
         except DataError as error:  # a name is too long
             raise RefusalError(422, error.given, expected=error.expected, remedy="Shorten the name") from None
+
+
+SERVED = ServedCLIP
 
 
 def read_labels(text: str | None) -> tuple[str, ...]:

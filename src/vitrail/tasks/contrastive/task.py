@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -30,7 +30,6 @@ from vitrail.tasks.captioning.doctor import check_captions
 from vitrail.tasks.captioning.opening import open_captions
 from vitrail.tasks.contract import (
     Choice,
-    ExplainOptions,
     Parts,
     Scoring,
     Sentences,
@@ -47,14 +46,10 @@ from vitrail.tasks.contrastive.report import RetrievalReportInputs, find_example
 from vitrail.tasks.contrastive.samples import ImageTextSource
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
 from vitrail.tasks.contrastive.zero_shot import by_names, classes_to_score
-from vitrail.tasks.explaining import WrittenExplanations, explain_files
+from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
 from vitrail.train.machine import inspect_machine
 from vitrail.train.objective import Objective
 from vitrail.train.settings import Experiment
-
-if TYPE_CHECKING:
-    from vitrail.engines.loading import Source
-    from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 128
 FORWARD_SHARE = 0.4  # of a train step, for a forward pass of the same batch
@@ -183,25 +178,11 @@ class ContrastiveTask(Task):
         inputs = RetrievalReportInputs(**vars(record), found=find_examples(loaded, parts.dataset.test))
         write_retrieval_report(path, inputs)
 
-    def serve(self, source: Source, choice: EngineChoice) -> Servable:
-        from vitrail.tasks.contrastive.served import ServedCLIP
-        from vitrail.tasks.serving import open_without_engine
-
-        return ServedCLIP(open_without_engine(source, choice, "CLIP"))
-
     def explain(
         self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
     ) -> WrittenExplanations:
         encoder = ImageTextEncoder(loaded)
-        return explain_files(
-            lambda path: encoder.explain(path, options.text),
-            inputs,
-            output=options.output,
-            method=options.method,
-            class_name=options.class_name,
-            layer=options.layer,
-            head=options.head,
-        )
+        return explain_files(lambda path: encoder.explain(path, options.text), inputs, options)
 
     def run_once(self, objective: Objective, model: nn.Module, batch: Any) -> None:
         """The loss takes one text per image, the evaluator several."""

@@ -18,7 +18,6 @@ from vitrail.tasks.serving import (
     Given,
     Options,
     Servable,
-    can_explain,
     common_facts,
     image_content,
 )
@@ -57,7 +56,6 @@ class ServedDetector(Servable):
             "classes": list(detector.class_names),
             "image_size": list(detector.preprocessing.image_size),
             "threshold": detector.threshold,
-            "can_explain": can_explain(detector),
         }
 
     def warm_up(self, num_inputs: int) -> None:
@@ -83,3 +81,6 @@ class ServedDetector(Servable):
 
     def explain(self, work: BoxWork) -> Explanation:
         return explain_boxes(self.detector, work.pixels, work.size, name=work.name, threshold=work.threshold)
+
+
+SERVED = ServedDetector

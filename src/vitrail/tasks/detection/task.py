@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from vitrail.tasks.answer_files import FileResults
 from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
-    ExplainOptions,
     FileOptions,
     Parts,
     Scoring,
@@ -52,13 +51,9 @@ from vitrail.tasks.detection.report import (
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.detection.scores import DetectionTables
 from vitrail.tasks.detection.settings import BoxDataSettings, DetectionExperiment
-from vitrail.tasks.explaining import WrittenExplanations, explain_files
+from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
-
-if TYPE_CHECKING:
-    from vitrail.engines.loading import Source
-    from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 16
 MAX_EPOCHS = 2000  # few images, of which each is seen otherwise every time
@@ -193,19 +188,12 @@ class DetectionTask(Task):
         )
         write_detection_report(path, inputs)
 
-    def serve(self, source: Source, choice: EngineChoice) -> Servable:
-        from vitrail.tasks.detection.served import ServedDetector
-
-        return ServedDetector(source, choice)
-
     def explain(
         self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
     ) -> WrittenExplanations:
         detector = Detector(loaded)
         threshold = detector.threshold_of(options.threshold)
-        return explain_files(
-            lambda path: detector.explain(path, threshold=threshold), inputs, output=options.output
-        )
+        return explain_files(lambda path: detector.explain(path, threshold=threshold), inputs, options)
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
         from vitrail.tasks.detection.comparing import AVERAGE_PRECISION

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
+from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.serving import (
+    EngineChoice,
     Given,
     Options,
     RefusalError,
     Servable,
-    can_explain,
     common_facts,
+    open_without_engine,
 )
 from vitrail.tasks.translation.explanation import explain_text
 from vitrail.tasks.translation.predictor import Translator
@@ -34,8 +35,8 @@ class ServedTranslator(Servable):
     task = "translation"
     option_names: tuple[str, ...] = ("beam_size", "length_penalty", "num_best", "target")
 
-    def __init__(self, source: LoadedModel) -> None:
-        self.translator = Translator(source)
+    def __init__(self, source: Source, choice: EngineChoice) -> None:
+        self.translator = Translator(open_without_engine(source, choice, "translator"))
 
     def describe(self) -> dict[str, Any]:
         translator = self.translator
@@ -44,7 +45,6 @@ class ServedTranslator(Servable):
             "languages": list(translator.languages),
             "max_source_length": translator.max_source_length,
             "beam_size": translator.search.beam_size,
-            "can_explain": can_explain(translator),
         }
 
     def warm_up(self, num_inputs: int) -> None:
@@ -77,6 +77,9 @@ class ServedTranslator(Servable):
     def explain(self, work: TextWork) -> Explanation:
         """Translate one text, or force a given translation, and record its alignment."""
         return explain_text(self.translator, work.text, target=work.options.target)
+
+
+SERVED = ServedTranslator
 
 
 def _refused(error: str) -> RefusalError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
@@ -19,7 +18,6 @@ from vitrail.report.sections import RunRecord
 from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
-    ExplainOptions,
     Parts,
     Scoring,
     Settled,
@@ -27,7 +25,7 @@ from vitrail.tasks.contract import (
     build_model,
     fields_of_model,
 )
-from vitrail.tasks.explaining import WrittenExplanations, explain_texts
+from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_texts
 from vitrail.tasks.translation.choose import choose
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.doctor import check_pairs
@@ -41,10 +39,6 @@ from vitrail.tasks.translation.scores import TranslationTables
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment, TranslationSettings
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
-
-if TYPE_CHECKING:
-    from vitrail.engines.loading import Source
-    from vitrail.tasks.serving import EngineChoice, Servable
 
 EVALUATION_BATCH = 8192  # tokens
 MAX_EPOCHS = 200
@@ -173,12 +167,6 @@ class TranslationTask(Task):
         tables = TranslationTables.from_tree(record.report.tables)
         write_translation_report(path, record, explain_examples(Translator(loaded), tables))
 
-    def serve(self, source: Source, choice: EngineChoice) -> Servable:
-        from vitrail.tasks.serving import open_without_engine
-        from vitrail.tasks.translation.served import ServedTranslator
-
-        return ServedTranslator(open_without_engine(source, choice, "translator"))
-
     def explain(
         self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
     ) -> WrittenExplanations:
@@ -189,14 +177,9 @@ class TranslationTask(Task):
                 remedy="Explain them one by one",
             )
         translator = Translator(loaded)
-        explained = explain_texts(
-            lambda text: explain_text(translator, text, target=options.target),
-            inputs,
-            output=options.output,
-            layer=options.layer,
-            head=options.head,
+        return explain_texts(
+            lambda text: explain_text(translator, text, target=options.target), inputs, options
         )
-        return WrittenExplanations((options.output,), explained, ())
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
         from vitrail.tasks.translation.scores import BLEU
