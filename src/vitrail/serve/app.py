@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 
 from vitrail import __version__
 from vitrail.core.errors import DataError, VitrailError
@@ -17,11 +19,11 @@ from vitrail.data.images import TooManyPixelsError
 from vitrail.interpret.viewer.page import explanation_data
 from vitrail.serve.batching import Job
 from vitrail.serve.description import DESCRIPTION, OPERATIONS
-from vitrail.serve.hosting import CONTENT_TYPE, Explain, HostedModel, Hosting, Metrics, make_pool
+from vitrail.serve.hosting import CONTENT_TYPE, Explain, HostedModel, Hosting, Metrics
 from vitrail.serve.page import STATIC_FILES, docs_page, front_page
 from vitrail.serve.settings import ServeSettings
 from vitrail.serve.uploads import Asked, UploadBudget, read_body, take_apart
-from vitrail.serve.watching import MODEL_KEY, Watch, add_error_answers, answer_json
+from vitrail.serve.watching import MODEL_KEY, Watch, add_error_answers
 from vitrail.tasks.serving import (
     ClientGoneError,
     Options,
@@ -52,20 +54,10 @@ def create_app(hosting: Hosting, settings: ServeSettings, metrics: Metrics) -> F
         "/metrics": endpoints.metrics_text,
     }
     for path, answer in routes.items():
-        operation = OPERATIONS[path]
-        app.add_api_route(
-            path,
-            answer,
-            methods=[operation.method],
-            summary=operation.summary,
-            description=operation.description,
-            responses=operation.responses,
-            openapi_extra=operation.extra,
-            response_model=None,
-        )
-    app.add_api_route("/", endpoints.front, include_in_schema=False, response_model=None)
-    app.add_api_route("/docs", endpoints.docs, include_in_schema=False, response_model=None)
-    app.add_api_route("/static/{name}", endpoints.static, include_in_schema=False, response_model=None)
+        app.add_api_route(path, answer, response_model=None, **OPERATIONS[path])
+    pages = {"/": endpoints.front, "/docs": endpoints.docs, "/static/{name}": endpoints.static}
+    for path, page in pages.items():
+        app.add_api_route(path, page, include_in_schema=False, response_model=None)
     add_error_answers(app)
     token = None if settings.token is None else settings.token.get_secret_value()
     app.add_middleware(Watch, metrics=metrics, token=token)
@@ -79,7 +71,8 @@ class Endpoints:
         self.hosting, self.settings, self.metrics = hosting, settings, metrics
         self.budget = UploadBudget(UPLOADS_AT_ONCE * settings.max_upload_bytes)
         self.num_explanations = 0
-        self.pool: ThreadPoolExecutor = make_pool()
+        # For decoding images and packing explanations beside the models' workers.
+        self.pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="vitrail-prepare")
 
     async def predict(self, request: Request) -> Response:
         """Predict each input of a request."""
@@ -95,7 +88,7 @@ class Endpoints:
             {"source": given.name, **error_tree(each)} if isinstance(each, VitrailError) else each
             for given, each in zip(asked.inputs, results, strict=True)
         ]
-        return answer_json({"model": hosted.name, "results": trees})
+        return JSONResponse({"model": hosted.name, "results": trees})
 
     async def explain(self, request: Request) -> Response:
         """Explain the one input of a request."""
@@ -106,21 +99,21 @@ class Endpoints:
                     raise result
                 served, _ = hosted.ready()
                 packed = await self._in_pool(explanation_data, result, EXPLANATION_BYTES)
-        return answer_json({"model": hosted.name, "task": served.task, "explanation": packed})
+        return JSONResponse({"model": hosted.name, "task": served.task, "explanation": packed})
 
     async def models(self) -> Response:
-        return answer_json({"models": [model.describe() for model in self.hosting.models.values()]})
+        return JSONResponse({"models": [model.describe() for model in self.hosting.models.values()]})
 
     async def healthz(self) -> Response:
         """Liveness."""
         is_healthy = self.hosting.is_healthy
-        return answer_json({"status": "ok" if is_healthy else "failing"}, 200 if is_healthy else 503)
+        return JSONResponse({"status": "ok" if is_healthy else "failing"}, 200 if is_healthy else 503)
 
     async def readyz(self) -> Response:
         """Readiness."""
         states = {model.name: model.state for model in self.hosting.models.values()}
         tree = {"ready": self.hosting.is_ready, "stopping": self.hosting.is_stopping, "models": states}
-        return answer_json(tree, 200 if self.hosting.is_ready else 503)
+        return JSONResponse(tree, 200 if self.hosting.is_ready else 503)
 
     async def metrics_text(self) -> Response:
         return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from vitrail.tasks.registry import TASKS
 from vitrail.tasks.serving import Options
@@ -43,16 +43,6 @@ BINARY = {"schema": {"type": "string", "format": "binary"}}
 TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 
 
-class Operation(NamedTuple):
-    """One endpoint."""
-
-    method: str
-    summary: str
-    description: str
-    responses: dict[int | str, dict[str, Any]]
-    extra: dict[str, Any]
-
-
 def _json(schema: dict[str, Any], example: Any) -> dict[str, Any]:
     return {"application/json": {"schema": schema, "example": example}}
 
@@ -69,10 +59,7 @@ def _options() -> dict[str, dict[str, Any]]:
 
 def _body() -> dict[str, Any]:
     fields = {"model": {"type": "string"}, **_options()}
-    form = {
-        "type": "object",
-        "properties": {"image": {"type": "string", "format": "binary"}, **fields},
-    }
+    form = {"type": "object", "properties": {"image": {"type": "string", "format": "binary"}, **fields}}
     tree = {
         "type": "object",
         "properties": {
@@ -96,13 +83,11 @@ def _body() -> dict[str, Any]:
 
 
 def _asking(example: Any, schema: dict[str, Any], what: str) -> dict[int | str, dict[str, Any]]:
-    answers: dict[int | str, dict[str, Any]] = {200: {"description": what, "content": _json(schema, example)}}
-    for status, description in ERRORS.items():
-        answers[status] = {
-            "description": description,
-            "content": {"application/json": {"schema": ERROR_SCHEMA}},
-        }
-    return answers
+    error = {"application/json": {"schema": ERROR_SCHEMA}}
+    return {
+        200: {"description": what, "content": _json(schema, example)},
+        **{status: {"description": text, "content": error} for status, text in ERRORS.items()},
+    }
 
 
 def _parameters() -> list[dict[str, Any]]:
@@ -137,6 +122,7 @@ PREDICTED_SCHEMA = {
         "results": {"type": "array", "items": {"type": "object"}},
     },
 }
+EXPLAINED = {"model": "flowers", "task": min(TASKS), "explanation": {}}
 EXPLAINED_SCHEMA = {
     "type": "object",
     "required": ["model", "task", "explanation"],
@@ -147,40 +133,39 @@ EXPLAINED_SCHEMA = {
     },
 }
 
+
+def _operation(method: str, summary: str, responses: dict[int | str, Any], **others: Any) -> dict[str, Any]:
+    """Return the arguments of a route."""
+    return {"methods": [method], "summary": summary, "responses": responses, **others}
+
+
 OPERATIONS = {
-    "/predict": Operation(
+    "/predict": _operation(
         "POST",
         "Classify, detect, caption, compare with names, or translate",
-        "One result per input, in order. In a list, an unusable input has an error in its place; if none can "
-        "be used, or for a single input, the request fails.",
         _asking(PREDICTED, PREDICTED_SCHEMA, "A result for each input"),
-        EXTRA,
+        description="One result per input, in order. In a list, an unusable input has an error in its place; "
+        "if none can be used, or for a single input, the request fails.",
+        openapi_extra=EXTRA,
     ),
-    "/explain": Operation(
+    "/explain": _operation(
         "POST",
         "Explain one prediction: the attention of every layer and head",
-        "Maps are bytes, compressed by zlib, in base64: `mean` over heads and "
+        _asking(EXPLAINED, EXPLAINED_SCHEMA, "All attention"),
+        description="Maps are bytes, compressed by zlib, in base64: `mean` over heads and "
         "`heads`, each row of a query scaled from its smallest weight (0) to its largest (255); of "
         "translators the root of the weight times 255.",
-        _asking(
-            {"model": "flowers", "task": min(TASKS), "explanation": {}},
-            EXPLAINED_SCHEMA,
-            "All attention",
-        ),
-        EXTRA,
+        openapi_extra=EXTRA,
     ),
-    "/models": Operation("GET", "List the models with their classes and options", "", _plain("A list"), {}),
-    "/healthz": Operation(
-        "GET", "Liveness", "503 if the process should be restarted.", _plain("Healthy"), {}
+    "/models": _operation("GET", "List the models with their classes and options", _plain("A list")),
+    "/healthz": _operation(
+        "GET", "Liveness", _plain("Healthy"), description="503 if the process should be restarted."
     ),
-    "/readyz": Operation(
+    "/readyz": _operation(
         "GET",
         "Readiness",
-        "503 while models load, if one failed to, and while the server stops.",
         _plain("Ready"),
-        {},
+        description="503 while models load, if one failed to, and while the server stops.",
     ),
-    "/metrics": Operation(
-        "GET", "Prometheus metrics", "", _plain("Prometheus text format", "text/plain"), {}
-    ),
+    "/metrics": _operation("GET", "Prometheus metrics", _plain("Prometheus text format", "text/plain")),
 }

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -212,11 +210,6 @@ def compute(served: Servable, works: Sequence[Any]) -> Sequence[Any]:
     return served.answer(works)
 
 
-def make_pool() -> ThreadPoolExecutor:
-    """Return the threads that decode images and pack explanations beside the models' workers."""
-    return ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="vitrail-prepare")
-
-
 LATENCY_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -229,39 +222,20 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        self._requests = Counter(
-            "vitrail_requests",
-            "Requests that were answered",
-            ["endpoint", "model", "status"],
-            registry=registry,
-        )
-        self._latency = Histogram(
-            "vitrail_request_seconds",
-            "Seconds from a request's headers to the end of its answer",
+
+        def histogram(name: str, text: str, labels: list[str], buckets: Sequence[float]) -> Histogram:
+            return Histogram(f"vitrail_{name}", text, labels, buckets=buckets, registry=registry)
+
+        labels, text = (
             ["endpoint", "model"],
-            buckets=LATENCY_BUCKETS,
-            registry=registry,
+            "Seconds from a request's headers to the end of its response",
         )
-        self._batch_sizes = Histogram(
-            "vitrail_batch_size",
-            "Inputs that were computed together",
-            ["model"],
-            buckets=BATCH_BUCKETS,
-            registry=registry,
-        )
-        self._batch_seconds = Histogram(
-            "vitrail_batch_seconds",
-            "Seconds that a batch was computed",
-            ["model"],
-            buckets=LATENCY_BUCKETS,
-            registry=registry,
-        )
-        self._queue = Gauge(
-            "vitrail_queue_length",
-            "Inputs that wait for a model, those that are being decoded counted",
-            ["model"],
-            registry=registry,
-        )
+        self._requests = Counter("vitrail_requests", "Requests", [*labels, "status"], registry=registry)
+        self._latency = histogram("request_seconds", text, labels, LATENCY_BUCKETS)
+        self._sizes = histogram("batch_size", "Inputs computed together", ["model"], BATCH_BUCKETS)
+        self._seconds = histogram("batch_seconds", "Seconds that a batch took", ["model"], LATENCY_BUCKETS)
+        text = "Inputs that wait for a model, including those being decoded"
+        self._queue = Gauge("vitrail_queue_length", text, ["model"], registry=registry)
 
     def add_request(self, endpoint: str, model: str, status: int, seconds: float) -> None:
         """Count an answered request."""
@@ -270,8 +244,8 @@ class Metrics:
 
     def add_batch(self, model: str, size: int, seconds: float) -> None:
         """Count a batch."""
-        self._batch_sizes.labels(model).observe(size)
-        self._batch_seconds.labels(model).observe(seconds)
+        self._sizes.labels(model).observe(size)
+        self._seconds.labels(model).observe(seconds)
 
     def watch_queue(self, model: str, queue: Sized) -> None:
         """Report the length of a queue on demand."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import itertools
 import json
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
@@ -50,14 +51,9 @@ async def take_apart(body: bytes, request: Request, most_inputs: int) -> Asked:
             valid UTF-8, or names an option twice.
     """
     asked = await _by_content_type(body, request, most_inputs)
-    for given in asked.inputs:
-        _check_characters(given.name)
-        if isinstance(given.content, str):
-            _check_characters(given.content)
-    for name, value in asked.options.items():
-        _check_characters(name)
-        if isinstance(value, str):
-            _check_characters(value)
+    for part in (*itertools.chain(*asked.inputs), *itertools.chain(*asked.options.items())):
+        if isinstance(part, str):
+            _check_characters(part)
     return asked
 
 
@@ -106,21 +102,17 @@ async def _from_form(body: bytes, request: Request, options: dict[str, Any]) -> 
             expected=f"{SENT_IN_PARTS} with a boundary, and a name for each part",
             remedy="Let a library write the form, or send the image alone as image/jpeg",
         ) from None
+    inputs: list[Given] = []
     try:
-        return await _from_parts(form, options)
+        for name, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                inputs.append(Given(value.filename or f"image {len(inputs)}", await value.read()))
+            elif name in ("text", "texts"):
+                inputs.append(Given(f"text {len(inputs)}", value))
+            else:
+                _add_option(options, name, value)
     finally:
         await form.close()
-
-
-async def _from_parts(form: FormData, options: dict[str, Any]) -> Asked:
-    inputs: list[Given] = []
-    for name, value in form.multi_items():
-        if isinstance(value, UploadFile):
-            inputs.append(Given(value.filename or f"image {len(inputs)}", await value.read()))
-        elif name in ("text", "texts"):
-            inputs.append(Given(f"text {len(inputs)}", value))
-        else:
-            _add_option(options, name, value)
     if not inputs:
         raise RefusalError(
             422,

@@ -6,7 +6,6 @@ import hmac
 import logging
 import time
 from http import HTTPStatus
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.datastructures import Headers, MutableHeaders
@@ -92,11 +91,6 @@ class Watch:
         return hmac.compare_digest(f"{scheme.title()} {token.strip()}".encode(), self.expected)
 
 
-def answer_json(tree: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:
-    """Return a JSON response."""
-    return JSONResponse(tree, status_code=status, headers=headers)
-
-
 def _unauthorised() -> JSONResponse:
     error = RefusalError(
         401,
@@ -104,7 +98,7 @@ def _unauthorised() -> JSONResponse:
         expected="the header Authorization: Bearer TOKEN",
         remedy="Ask whoever runs the server for its token",
     )
-    return answer_json(error_tree(error), 401, {"www-authenticate": "Bearer"})
+    return JSONResponse(error_tree(error), 401, {"www-authenticate": "Bearer"})
 
 
 def _failed(error: Exception) -> JSONResponse:
@@ -115,7 +109,7 @@ def _failed(error: Exception) -> JSONResponse:
         expected="an answer",
         remedy="Send fewer or smaller inputs" if is_memory else "See the log of the server",
     )
-    return answer_json(error_tree(refusal), refusal.status, {"connection": "close"})
+    return JSONResponse(error_tree(refusal), refusal.status, {"connection": "close"})
 
 
 def add_error_answers(app: FastAPI) -> None:
@@ -133,7 +127,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         headers["retry-after"] = str(error.retry_after_s)
     if status == 408:
         headers["connection"] = "close"  # the rest of the body may never arrive
-    return answer_json(error_tree(error), status, headers)
+    return JSONResponse(error_tree(error), status, headers)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
@@ -146,7 +140,7 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     else:
         given, expected = str(error.detail), HTTPStatus(error.status_code).phrase
     refusal = RefusalError(error.status_code, given, expected=expected, remedy="/docs lists all addresses")
-    return answer_json(error_tree(refusal), error.status_code, dict(error.headers or {}))
+    return JSONResponse(error_tree(refusal), error.status_code, dict(error.headers or {}))
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:
