@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -79,7 +80,8 @@ def last_ones(split, fraction, seed, max_held):
 def divided(splits, **changes):
     settings = DataSettings(source="", test_fraction=0.2, validation_fraction=0.25, split_seed=3)
     splits = {name: Numbers(tuple(values)) for name, values in splits.items()}
-    return divide(splits, [KNOWN], settings, empty=Numbers(()), hold_out=last_ones, **changes)
+    fields = divide(splits, [KNOWN], settings, empty=Numbers(()), hold_out=last_ones, **changes)
+    return SimpleNamespace(**fields)
 
 
 def test_both_are_drawn_of_the_training_split_the_test_first():
@@ -110,8 +112,8 @@ def test_a_source_of_nothing_but_a_test_has_an_empty_training_split():
     assert found.train.values == found.validation.values == ()
 
 
-@pytest.mark.parametrize(("max_test", "count", "is_told"), [(1, 1, True), (2, 2, False), (5, 2, False)])
-def test_a_test_of_a_large_source_is_bounded(max_test, count, is_told):
+@pytest.mark.parametrize(("max_test", "count", "is_reported"), [(1, 1, True), (2, 2, False), (5, 2, False)])
+def test_a_test_of_a_large_source_is_bounded(max_test, count, is_reported):
     found = divided({"train": range(10)}, max_test=max_test)
     assert len(found.test) == count
-    assert ("bounded-test" in [each.check for each in found.findings]) == is_told
+    assert ("bounded-test" in [each.check for each in found.findings]) == is_reported

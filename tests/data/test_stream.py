@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from vitrail.core.errors import DataError
+from vitrail.data.images import TooManyPixelsError
 from vitrail.data.stream import (
     PlannedOrder,
     Share,
@@ -41,7 +42,7 @@ class NoisySource:
     def load(self, index: int, generator: torch.Generator | None) -> tuple[int, float]:
         """Return the index and a random number."""
         if index == self.broken:
-            raise DataError("seven.jpg is empty", expected="an image", remedy="Remove it")
+            raise TooManyPixelsError("seven.jpg is empty", expected="an image", remedy="Remove it")
         return index, 0.0 if generator is None else float(torch.rand((), generator=generator))
 
 
@@ -151,7 +152,7 @@ def test_an_unreadable_sample_raises_its_own_error_from_any_process(num_workers:
         num_steps=1,
         num_workers=num_workers,
     )
-    with pytest.raises(DataError, match=r"^seven.jpg is empty. Expected an image. Remove it.$"):
+    with pytest.raises(TooManyPixelsError, match=r"^seven.jpg is empty. Expected an image. Remove it.$"):
         next(batches)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -220,6 +221,12 @@ SETTINGS = {
     "train__checkpoint_every_s": 1e-9,
     "optim__warmup_fraction": 0.5,
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No power fails here, and most runs write a checkpoint after each step."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def new_run(tmp_path: Path, **changes: Any) -> Run:

@@ -13,7 +13,7 @@ from vitrail.data.stream import StandIn, training_batches
 from vitrail.train.objective import Loss
 from vitrail.train.processes import single_process
 from vitrail.train.settings import Experiment
-from vitrail.train.step import TrainStep, grouped
+from vitrail.train.step import TrainStep
 
 
 class WatchingObjective(SquaresObjective):
@@ -32,17 +32,7 @@ def train(num_steps: int, task: SquaresObjective | None = None, **changes: Any) 
     experiment = toy_experiment(**changes)
     settings, model = experiment.train, toy_model(dropout=0.0)
     train_step = TrainStep(task or SquaresObjective(), model, experiment, single_process())
-    batches = training_batches(
-        NoisySource(31),
-        train_step.objective,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        start_step=0,
-        num_steps=num_steps,
-        num_workers=0,
-        accumulate=settings.accumulate,
-    )
-    for step, group in enumerate(grouped(batches, settings.accumulate)):
+    for step, group in enumerate(train_step.batches(NoisySource(31), 0, num_steps)):
         train_step(group, step, settings)
     return train_step, model
 

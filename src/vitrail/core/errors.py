@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 
 class VitrailError(ValueError):
@@ -22,6 +24,10 @@ class VitrailError(ValueError):
     def __init__(self, given: str, *, expected: str, remedy: str) -> None:
         self.given, self.expected, self.remedy = given, expected, remedy
         super().__init__(f"{_end(given)} Expected {_end(expected)} {_end(remedy)}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle, for another process to raise it, by the arguments instead of the text made of them."""
+        return partial(type(self), expected=self.expected, remedy=self.remedy), (self.given,)
 
 
 class ConfigError(VitrailError):

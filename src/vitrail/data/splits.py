@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Int64
@@ -107,9 +106,9 @@ def split_named(cell: Any, called: str) -> SplitName:
     """
     split = _split_of(cell)
     if split is None:
-        told = "" if cell is None else str(cell).strip()
+        given = "" if cell is None else str(cell).strip()
         raise DataError(
-            f"{called} belongs to a split named {told!r}" if told else f"{called} names no split",
+            f"{called} belongs to a split named {given!r}" if given else f"{called} names no split",
             expected=f"one of {', '.join(sorted(SPLIT_NAMES))}",
             remedy="Correct the column of splits",
         )
@@ -130,24 +129,6 @@ HoldOut = Callable[[S, float, int, int | None], tuple[Indices, Indices]]
 """(split, fraction, seed, max_held) -> indices that are kept, and those held out."""
 
 
-@dataclass(frozen=True)
-class Divided(Generic[S]):
-    """The three splits, and where two of them come from: fields of every ``DividedDataset``."""
-
-    train: S
-    """The training split; may be empty."""
-    validation: S
-    """The split that choices are made on."""
-    test: S
-    """The split that is read once, at the end."""
-    validation_origin: str
-    """Origin of the validation split, as the end of a sentence."""
-    test_origin: str
-    """Origin of the test split, likewise."""
-    findings: tuple[Finding, ...]
-    """Findings about the source, and about the division."""
-
-
 def divide(
     splits: Mapping[SplitName, S],
     findings: Sequence[Finding],
@@ -158,8 +139,11 @@ def divide(
     things: str = "images",
     drawn: str = "",
     max_test: int | None = None,
-) -> Divided[S]:
+) -> dict[str, Any]:
     """Complete the splits of a source: test first, then validation out of the remaining training data.
+
+    Returns the fields of a ``DividedDataset``: the splits, their origins, and the findings of both the source
+    and the division.
 
     Args:
         splits: those that the source has.
@@ -175,7 +159,14 @@ def divide(
     if "test" not in known and "validation" in known:
         known["test"] = known.pop("validation")
         test_origin = "the source's validation split"
-        found.append(_takes_validation(things))
+        found.append(
+            Finding(
+                "info",
+                "validation-as-test",
+                "there is no test split, so the validation split is used for the final test",
+                f"Choices are made on a part of the training {things} instead",
+            )
+        )
     train = known.get("train", empty)
     if "test" not in known:
         fraction = settings.test_fraction
@@ -183,7 +174,14 @@ def divide(
         share = f"{fraction:g}"
         if max_test is not None and int(fraction * len(train)) > max_test:
             share = f"{len(held)} {things}"
-            found.append(_is_bounded(len(held), things, fraction))
+            found.append(
+                Finding(
+                    "info",
+                    "bounded-test",
+                    f"{len(held):,} {things} are held out for the final test, not {fraction:g} of all",
+                    "For a larger test give files of its own, test.*",
+                )
+            )
         test_origin = f"{share} of the source{drawn}, seed {seed}"
         known["test"], train = train.take(held), train.take(kept)
     if "validation" not in known:
@@ -191,25 +189,8 @@ def divide(
         kept, held = hold_out(train, settings.validation_fraction, seed + 1, settings.max_validation)
         validation_origin = f"{len(held)} of the training {things}{drawn}, seed {seed}"
         known["validation"], train = train.take(held), train.take(kept)
-    return Divided(train, known["validation"], known["test"], validation_origin, test_origin, tuple(found))
-
-
-def _takes_validation(things: str) -> Finding:
-    return Finding(
-        "info",
-        "validation-as-test",
-        "there is no test split, so the validation split is used for the final test",
-        f"Choices are made on a part of the training {things} instead",
-    )
-
-
-def _is_bounded(count: int, things: str, fraction: float) -> Finding:
-    return Finding(
-        "info",
-        "bounded-test",
-        f"{count:,} {things} are held out for the final test, not {fraction:g} of all",
-        "For a larger test give files of its own, test.*",
-    )
+    origins = {"validation_origin": validation_origin, "test_origin": test_origin}
+    return {**known, "train": train, **origins, "findings": tuple(found)}
 
 
 WORD = re.compile(r"[a-z]+")

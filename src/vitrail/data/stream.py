@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from vitrail.core import errors
 from vitrail.core.errors import DataError, VitrailError
 
 PREFETCHED_BATCHES = 4  # per worker
@@ -70,13 +69,6 @@ class Share(NamedTuple):
     """Whether no sample is left for this share, so that the step's first one stands in and must not count."""
 
 
-@runtime_checkable
-class Order(Protocol):
-    """The samples of each step, for all processes together."""
-
-    def samples_of(self, step: int) -> list[int]: ...
-
-
 class ShuffledOrder:
     """An endless sequence, one fresh permutation of all samples per epoch.
 
@@ -90,11 +82,9 @@ class ShuffledOrder:
         self.num_samples, self.batch_size, self.seed = num_samples, batch_size, seed
 
     def samples_of(self, step: int) -> list[int]:
-        return [self._sample_at(step * self.batch_size + slot) for slot in range(self.batch_size)]
-
-    def _sample_at(self, index: int) -> int:
-        epoch, position = divmod(index, self.num_samples)
-        return _permutation(self.num_samples, self.seed, epoch)[position]
+        first = step * self.batch_size
+        places = (divmod(index, self.num_samples) for index in range(first, first + self.batch_size))
+        return [_permutation(self.num_samples, self.seed, epoch)[position] for epoch, position in places]
 
 
 class PlannedOrder:
@@ -131,6 +121,9 @@ class PlannedOrder:
         return self._plans[epoch]
 
 
+Order = ShuffledOrder | PlannedOrder
+
+
 class StepSampler(Sampler[Share]):
     """Divide the samples of each step among processes and micro-batches.
 
@@ -144,13 +137,7 @@ class StepSampler(Sampler[Share]):
     """
 
     def __init__(
-        self,
-        order: Order,
-        start_step: int,
-        num_steps: int,
-        rank: int = 0,
-        world_size: int = 1,
-        accumulate: int = 1,
+        self, order: Order, start_step: int, num_steps: int, rank: int, world_size: int, accumulate: int = 1
     ) -> None:
         self.order, self.start_step, self.num_steps = order, start_step, num_steps
         self.rank, self.world_size, self.accumulate = rank, world_size, accumulate
@@ -166,13 +153,6 @@ class StepSampler(Sampler[Share]):
                 own = _part(slots, part, self.accumulate)
                 draws = [Draw(samples[slot], step, slot) for slot in own or range(1)]
                 yield Share(draws, part, is_stand_in=not own)
-
-
-def order_of(source: SampleSource, batch_size: int, seed: int) -> Order:
-    """Return the order in which a training reads a source: as the source plans it, or shuffled."""
-    if isinstance(source, BatchedSource):
-        return PlannedOrder(source, batch_size, seed)
-    return ShuffledOrder(len(source), batch_size, seed)
 
 
 def steps_of_epoch(source: SampleSource, batch_size: int, seed: int) -> float:
@@ -270,9 +250,12 @@ def training_batches(
     Raises:
         DataError: a sample cannot be read, or the source plans no batch.
     """
-    order = order_of(source, batch_size, seed)
+    if isinstance(source, BatchedSource):
+        order: Order = PlannedOrder(source, batch_size, seed)
+    else:
+        order = ShuffledOrder(len(source), batch_size, seed)
     sampler = StepSampler(order, start_step, num_steps, rank, world_size, accumulate)
-    return _load(_TrainingBatches(source, collator, seed, rank), sampler, num_workers)
+    return _load(source, partial(_training_batch, source, collator, seed, rank), sampler, num_workers)
 
 
 def evaluation_batches(
@@ -295,7 +278,7 @@ def evaluation_batches(
         DataError: a sample cannot be read.
     """
     keys = _evaluation_keys(source, batch_size, rank, world_size)
-    return _load(_EvaluationBatches(source, collator), keys, num_workers)
+    return _load(source, partial(_evaluation_batch, source, collator), keys, num_workers)
 
 
 def _evaluation_keys(
@@ -310,74 +293,54 @@ def _evaluation_keys(
         yield list(indices[start : start + batch_size])
 
 
-class _TrainingBatches(Dataset[Any]):
-    def __init__(self, source: SampleSource, collator: Collator, seed: int, rank: int) -> None:
-        self.source, self.collator, self.seed, self.rank = source, collator, seed, rank
-
-    def __getitems__(self, share: Share) -> Any:
-        generator = torch.Generator()
-        samples = []
-        for index, step, slot in share.draws:
-            generator.manual_seed(seed_of("sample", self.seed, step, slot, index))
-            samples.append(self.source.load(index, generator))
-        further = (share.part,) if share.part else ()  # a step in one batch is augmented as without parts
-        generator.manual_seed(seed_of("batch", self.seed, share.draws[0].step, self.rank, *further))
-        batch = self.collator.collate(samples, generator)
-        return StandIn(batch) if share.is_stand_in else batch
+def _training_batch(source: SampleSource, collator: Collator, seed: int, rank: int, share: Share) -> Any:
+    generator = torch.Generator()
+    samples = []
+    for index, step, slot in share.draws:
+        generator.manual_seed(seed_of("sample", seed, step, slot, index))
+        samples.append(source.load(index, generator))
+    further = (share.part,) if share.part else ()  # a step in one batch is augmented as without parts
+    generator.manual_seed(seed_of("batch", seed, share.draws[0].step, rank, *further))
+    batch = collator.collate(samples, generator)
+    return StandIn(batch) if share.is_stand_in else batch
 
 
-class _EvaluationBatches(Dataset[Any]):
-    def __init__(self, source: SampleSource, collator: Collator) -> None:
-        self.source, self.collator = source, collator
-
-    def __getitems__(self, indices: list[int]) -> Any:
-        return self.collator.collate([self.source.load(index, None) for index in indices], None)
+def _evaluation_batch(source: SampleSource, collator: Collator, indices: list[int]) -> Any:
+    return collator.collate([source.load(index, None) for index in indices], None)
 
 
-class _Guarded(Dataset[Any]):
-    """Return a user error as a value: what a worker raises arrives as another type and text."""
+class _Batches(Dataset[Any]):
+    """Batches by their keys, and user errors as values: a worker's exception arrives as another type."""
 
-    def __init__(self, batches: _Batches) -> None:
-        self.batches = batches
+    def __init__(self, load: Callable[[Any], Any]) -> None:
+        self.load = load
 
     def __getitems__(self, keys: Any) -> Any:
         try:
-            return self.batches.__getitems__(keys)
+            return self.load(keys)
         except VitrailError as error:
-            return _Failure(type(error).__name__, error.given, error.expected, error.remedy)
+            return error
 
 
-class _Failure(NamedTuple):
-    kind: str
-    given: str
-    expected: str
-    remedy: str
-
-
-@runtime_checkable
-class _Batches(Protocol):
-    source: SampleSource
-
-    def __getitems__(self, keys: Any) -> Any: ...
-
-
-def _load(batches: _Batches, keys: Iterable[Any], num_workers: int) -> Iterator[Any]:
-    if isinstance(batches.source, Preparable):
-        batches.source.prepare()
-    if not num_workers:
-        for batch_keys in keys:
-            yield batches.__getitems__(batch_keys)
-        return
-    loader = DataLoader(
-        _Guarded(batches),
-        batch_sampler=keys,
-        num_workers=num_workers,
-        collate_fn=_unchanged,
-        prefetch_factor=PREFETCHED_BATCHES,
-    )
-    for batch in loader:
-        if isinstance(batch, _Failure):
-            raise getattr(errors, batch.kind)(batch.given, expected=batch.expected, remedy=batch.remedy)
+def _load(
+    source: SampleSource, load: Callable[[Any], Any], keys: Iterable[Any], num_workers: int
+) -> Iterator[Any]:
+    if isinstance(source, Preparable):
+        source.prepare()
+    batches = _Batches(load)
+    if num_workers:
+        loaded: Iterable[Any] = DataLoader(
+            batches,
+            batch_sampler=keys,
+            num_workers=num_workers,
+            collate_fn=_unchanged,
+            prefetch_factor=PREFETCHED_BATCHES,
+        )
+    else:
+        loaded = map(batches.__getitems__, keys)
+    for batch in loaded:
+        if isinstance(batch, VitrailError):
+            raise batch
         yield batch
 
 

@@ -72,10 +72,10 @@ def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
             ("insertion", "shown", found.insertion),
         )
     ]
-    header, patches = faithfulness_table(found)
+    header, rows = faithfulness_table(found)
     body = section("Probability of the class", join_panels(panels), NOTE) + section(
         "Area under the curves",
-        table(header, patches, frozenset(range(1, len(header)))),
+        table(header, rows, frozenset(range(1, len(header)))),
         "Means over images with 95 % bootstrap intervals; the differences are paired by image.",
     )
     write_panels(path, panels, title=title, subtitle=how, body=body)

@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from vitrail.core.errors import ConfigError
-from vitrail.data.stream import SampleSource, training_batches
+from vitrail.data.stream import SampleSource
 from vitrail.train.objective import Objective
 from vitrail.train.processes import Processes
 from vitrail.train.run import Run
 from vitrail.train.schedule import is_crossed, planned_steps, progress_at
 from vitrail.train.settings import Experiment, Replan, TrainSettings
-from vitrail.train.step import TrainStep, grouped
+from vitrail.train.step import TrainStep
 
 Clock = Callable[[], float]
 
@@ -67,25 +67,14 @@ def calibrate(
     """
     settings = experiment.train
     train_step = TrainStep(objective, copy.deepcopy(model), experiment, processes)
-    batches = training_batches(
-        train,
-        objective,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-        start_step=0,
-        num_steps=_WARM_STEPS + _MOST_STEPS,
-        num_workers=settings.num_workers,
-        rank=processes.rank,
-        world_size=processes.world_size,
-        accumulate=settings.accumulate,
-    )
-    steps = grouped(batches, settings.accumulate)
+    steps = train_step.batches(train, 0, _WARM_STEPS + _MOST_STEPS)
     moments = [clock()]
 
     def measure(num_steps: int) -> None:
         for _ in range(num_steps):
             train_step(next(steps), len(moments) - 1, settings)
-            _wait_for(processes.device)
+            if processes.device.type == "cuda":
+                torch.cuda.synchronize(processes.device)
             moments.append(clock())
 
     measure(_WARM_STEPS)
@@ -93,10 +82,15 @@ def calibrate(
     wanted = processes.from_first(lambda: int(seconds / max(last_s, 1e-6)))
     measure(min(max(wanted, _FEWEST_STEPS), _MOST_STEPS))
     later = [after - before for before, after in itertools.pairwise(moments[_WARM_STEPS:])]
+    validation_s = 0.0
+    if validation is not None and settings.validations:
+        started = clock()
+        train_step.validate(validation)
+        validation_s = clock() - started
     measured = StepTimes(
         start_s=moments[1] - moments[0],
         step_s=statistics.median(later),
-        validation_s=_time_validation(objective, train_step, validation, experiment, clock),
+        validation_s=validation_s,
     )
     return processes.from_first(lambda: measured)
 
@@ -164,25 +158,6 @@ class Deadline:
         if progress < _MAY_EXTEND_BEFORE and planned < left * (1 - _SLACK):
             return step + int(min(left * (1 - _TOLERANCE), planned * _LARGEST_EXTENSION))
         return steps
-
-
-def _time_validation(
-    objective: Objective,
-    train_step: TrainStep,
-    validation: SampleSource | None,
-    experiment: Experiment,
-    clock: Clock,
-) -> float:
-    if validation is None or not experiment.train.validations:
-        return 0.0
-    started = clock()
-    train_step.validate(validation, experiment.train)
-    return clock() - started
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 class Plan:

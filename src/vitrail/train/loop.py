@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from vitrail.data.stream import SampleSource, StandIn, training_batches
+from vitrail.data.stream import SampleSource, StandIn
 from vitrail.models.checkpoint import state_tensors
 from vitrail.train.budget import Deadline, Plan, check_batch_size
 from vitrail.train.checkpoints import (
@@ -31,7 +31,7 @@ from vitrail.train.objective import Counting, Objective
 from vitrail.train.processes import Processes, single_process
 from vitrail.train.run import Run
 from vitrail.train.schedule import is_crossed
-from vitrail.train.step import TrainStep, grouped
+from vitrail.train.step import TrainStep
 
 _LOGGED_LINES = 200  # approximate number of logged lines per run
 _LONGEST_INTERVAL = 100  # steps
@@ -187,22 +187,9 @@ class _Training:
 
     def _batches(self, train: SampleSource) -> Iterator[list[Any]]:
         """Yield the batches of each step until the plan, which may change meanwhile, is fulfilled."""
-        settings = self._plan.settings
         while self.step < self._plan.steps(self.step):
-            batches = training_batches(
-                train,
-                self._train_step.objective,
-                batch_size=settings.batch_size,
-                seed=settings.seed,
-                start_step=self.step,
-                num_steps=self._plan.steps(self.step),
-                num_workers=settings.num_workers,
-                rank=self._processes.rank,
-                world_size=self._processes.world_size,
-                accumulate=settings.accumulate,
-            )
-            for group in grouped(batches, settings.accumulate):
-                yield group
+            for batches in self._train_step.batches(train, self.step, self._plan.steps(self.step)):
+                yield batches
                 if self.step >= self._plan.steps(self.step):
                     return
 
@@ -234,7 +221,7 @@ class _Training:
     def _validate(self, validation: SampleSource) -> None:
         self._check_finite()
         started = time.monotonic()
-        scores = self._train_step.validate(validation, self._plan.settings)
+        scores = self._train_step.validate(validation)
         self.scores = self._processes.from_first(lambda: scores)  # others may differ in the last digits
         self._validation_s = time.monotonic() - started
         self._meter.pause(self._validation_s)

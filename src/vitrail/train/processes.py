@@ -56,16 +56,15 @@ class Processes:
         """
         if self.world_size == 1:
             return make()
-        box: list[Any] = [None, None]
+        box: list[Any] = [None]
         if self.is_first:
             try:
                 box[0] = make()
             except VitrailError as error:
-                box[1] = (type(error), error.given, error.expected, error.remedy)
+                box[0] = error
         dist.broadcast_object_list(box, src=0, device=self.device)
-        if box[1] is not None:
-            kind, given, expected, remedy = box[1]
-            raise kind(given, expected=expected, remedy=remedy)
+        if isinstance(box[0], VitrailError):
+            raise box[0]
         return box[0]
 
     def any_of(self, *flags: bool) -> tuple[bool, ...]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError
-from vitrail.data.stream import SampleSource, StandIn, seed_of
+from vitrail.data.stream import SampleSource, StandIn, seed_of, training_batches
 from vitrail.models.checkpoint import state_tensors
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.machine import autocast
@@ -44,7 +44,7 @@ class TrainStep:
         self, objective: Objective, model: nn.Module, experiment: Experiment, processes: Processes
     ) -> None:
         self.objective, self.processes, self.optim = objective, processes, experiment.optim
-        self.precision, self.seed = experiment.train.precision, experiment.train.seed
+        self.settings = experiment.train
         self.model = model.to(processes.device).train()
         is_sharded = processes.world_size > 1 and experiment.train.parallel == "fsdp"
         self._unsharded = copy.deepcopy(model).cpu() if is_sharded else None
@@ -67,7 +67,7 @@ class TrainStep:
             batches: this process's micro-batches of the step.
             plan: determines the progress of the training.
         """
-        torch.manual_seed(seed_of("step", self.seed, step, self.processes.rank))
+        torch.manual_seed(seed_of("step", self.settings.seed, step, self.processes.rank))
         if len(batches) == 1:
             sums = self._propagate(batches[0])
         else:
@@ -83,9 +83,26 @@ class TrainStep:
         self.sums = sums if self.num_summed == 0 else self.sums + sums
         self.num_summed += 1
 
-    def validate(self, samples: SampleSource, settings: TrainSettings) -> dict[str, Any]:
+    def batches(self, source: SampleSource, start_step: int, num_steps: int) -> Iterator[list[Any]]:
+        """Yield this process's micro-batches of each step from ``start_step`` up to ``num_steps``."""
+        batches = training_batches(
+            source,
+            self.objective,
+            batch_size=self.settings.batch_size,
+            seed=self.settings.seed,
+            start_step=start_step,
+            num_steps=num_steps,
+            num_workers=self.settings.num_workers,
+            rank=self.processes.rank,
+            world_size=self.processes.world_size,
+            accumulate=self.settings.accumulate,
+        )
+        while group := list(islice(batches, self.settings.accumulate)):
+            yield group
+
+    def validate(self, samples: SampleSource) -> dict[str, Any]:
         """Score the averaged weights, or the weights if there is no average."""
-        evaluator = self.objective.evaluator()
+        evaluator, settings = self.objective.evaluator(), self.settings
         num_parts = self.processes.world_size * settings.accumulate
         with self.averaged(), gathered_weights(self.model):
             run_evaluator(
@@ -208,7 +225,7 @@ class TrainStep:
 
     def _loss(self, batch: Any) -> Loss:
         is_stand_in, device = isinstance(batch, StandIn), self.processes.device
-        with autocast(self.precision, device):
+        with autocast(self.settings.precision, device):
             loss = self.objective.loss(self._called, (batch.batch if is_stand_in else batch).to(device))
         if not is_stand_in:
             return loss
@@ -221,9 +238,3 @@ class TrainStep:
         nothing = torch.zeros_like(loss.count)
         values = [loss.total.detach(), loss.count, nothing, *parts]
         return torch.stack([value.detach().double() for value in values])
-
-
-def grouped(batches: Iterator[Any], accumulate: int) -> Iterator[list[Any]]:
-    """Group the micro-batches of each step."""
-    while group := list(islice(batches, accumulate)):
-        yield group

@@ -60,7 +60,7 @@ def open_captions(source: str | os.PathLike[str], *, settings: DataSettings | No
             np.zeros(len(train), dtype=np.int64), fraction, seed=seed, max_held=max_held
         ),
     )
-    return CaptionDataset(source=text, format=format_name, **vars(divided))
+    return CaptionDataset(source=text, format=format_name, **divided)
 
 
 def recognises(source: str) -> int:

@@ -144,7 +144,7 @@ def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDatase
         format=raw.format,
         class_names=raw.class_names,
         upright=are_characters(raw.class_names) if raw.upright is None else raw.upright,
-        **vars(divided),
+        **divided,
     )
 
 

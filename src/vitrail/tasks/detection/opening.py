@@ -158,7 +158,7 @@ def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings
         format=format_name,
         class_names=raw.class_names,
         class_ids=raw.class_ids,
-        **vars(divided),
+        **divided,
         facts=raw.facts,
     )
 

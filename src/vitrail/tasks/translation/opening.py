@@ -78,7 +78,7 @@ def open_pairs(source: str | os.PathLike[str], *, settings: PairDataSettings | N
         things="pairs",
         max_test=MAX_TEST,
     )
-    return PairDataset(source=text, format=format_name, languages=raw.languages, **vars(divided))
+    return PairDataset(source=text, format=format_name, languages=raw.languages, **divided)
 
 
 def recognises(source: str) -> int:
