@@ -84,7 +84,7 @@ def take_steps(processes: Processes, scoring: Scoring, shares: list[list[list[in
     """Take one step for each entry of ``shares``, which says which images each process sees."""
     experiment = DetectionExperiment(
         data=BoxDataSettings(source="small", image_size=PREPROCESSING.image_size),
-        model={"name": "small"},
+        model={"name": "sdetr_nano"},
         optim=OptimSettings(learning_rate=0.01, ema_fraction=0),
         train=TrainSettings(steps=len(shares), batch_size=2),
     )

@@ -13,7 +13,6 @@ from making.box_folders import make_scenes, write_coco
 from making.small_runs import write_corpus
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.models import build_from_settings
 from vitrail.studies import comparing
 from vitrail.studies.command import CommandError
 from vitrail.studies.comparing import Judging, RunBegan, RunEnded, compare
@@ -88,11 +87,11 @@ def test_figures_come_from_the_runs_and_a_failure_stops_nothing(commands, image_
     for run in (fourier, lstm):
         folder = tmp_path / "c" / run.folder
         stored = open_run(folder)
-        assert stored.experiment.model["mixer"] == run.name
+        assert stored.experiment.model.mixer == run.name
         assert stored.experiment.train.seed == 5
         scores = Report.load(folder / "report.json").scores
         assert (run.figures.score, run.figures.lower) == (scores["accuracy"], scores["accuracy_lower"])
-        model = build_from_settings(stored.experiment.model)
+        model = stored.experiment.model.build()
         assert run.figures.parameters == sum(p.numel() for p in model.parameters())
         speeds = [entry["samples_per_s"] for entry in stored.metrics() if entry["kind"] == "train"]
         assert min(speeds) <= run.figures.samples_per_s <= max(speeds)
@@ -165,7 +164,7 @@ def test_models_are_compared_too(commands, image_folder, tmp_path):
     compared = compare(image_folder, models=["vit_micro"], changes=changes, output=tmp_path, name="c")
     assert compared.comparison.kind == "model"
     for run in compared.comparison.runs:
-        assert open_run(tmp_path / "c" / run.folder).experiment.model["name"] == run.name
+        assert open_run(tmp_path / "c" / run.folder).experiment.model.name == run.name
         assert run.figures is not None
 
 
@@ -214,8 +213,8 @@ def test_mixers_of_an_encoder_are_compared_with_positions_that_all_can_have(comm
 
     assert [run.error for run in compared.comparison.runs] == ["", ""]
     settings = [open_run(compared.folder / run.folder).experiment.model for run in compared.comparison.runs]
-    assert [each["mixer"] for each in settings] == ["attention", "fourier"]
-    assert {each["positions"] for each in settings} == {"sinusoidal"}
+    assert [each.mixer for each in settings] == ["attention", "fourier"]
+    assert {each.positions for each in settings} == {"sinusoidal"}
 
 
 def test_detectors_are_compared_by_average_precision(commands, tmp_path, monkeypatch):

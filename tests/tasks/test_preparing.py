@@ -196,8 +196,8 @@ def test_data_that_the_doctor_refuses_is_refused(image_folder: Path) -> None:
 def test_small_images_suit_a_model_whose_patches_were_made_smaller() -> None:
     changes = {"model.patch_size": 2, "model.depth": 1, "train.steps": 1}
     prepared = prepare(Request(source="digits", model="vit_ti16", changes=changes), single_process())
-    assert prepared.experiment.model["patch_size"] == 2  # of images of 8x8 pixels, less than a patch of 16
+    assert prepared.experiment.model.patch_size == 2  # of images of 8x8 pixels, less than a patch of 16
 
     changes = {"data.image_size": [32, 32], "model.depth": 1, "train.steps": 1}
     prepared = prepare(Request(source="digits", model="vit_ti16", changes=changes), single_process())
-    assert prepared.experiment.model["image_size"] == [32, 32]
+    assert prepared.experiment.model.image_size == (32, 32)

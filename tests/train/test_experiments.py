@@ -8,6 +8,7 @@ import pytest
 
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError
+from vitrail.models import configure
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.tasks.registry import TASKS
 from vitrail.train.settings import Experiment, Replan, TrainSettings
@@ -17,7 +18,7 @@ from vitrail.train.settings import Experiment, Replan, TrainSettings
 def experiment() -> Experiment:
     return ClassificationExperiment(
         data=ImageDataSettings(source="photos", image_size=(28, 35)),
-        model={"name": "vit", "depth": 3},
+        model={"name": "vit_nano", "depth": 3},
         train=TrainSettings(steps=7, batch_size=5),
     )
 
@@ -30,7 +31,7 @@ def test_an_experiment_survives_json(experiment: Experiment) -> None:
 
 
 def test_fields_of_the_model_are_changed_by_name(experiment: Experiment) -> None:
-    assert experiment.with_changes({"model.depth": 2}).model == {"name": "vit", "depth": 2}
+    assert experiment.with_changes({"model.depth": 2}).model == configure("vit_nano", depth=2)
 
 
 @pytest.mark.parametrize(
@@ -94,5 +95,5 @@ def test_every_field_is_documented() -> None:
             experiment,
             *(part for part in parts if isinstance(part, type) and issubclass(part, Config)),
         }
-    assert len(configs) == 21
+    assert len(configs) == 26
     assert not [name for config in configs for name in undocumented(config)]

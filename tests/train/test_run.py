@@ -28,7 +28,7 @@ def test_names_say_data_and_model_and_never_collide(tmp_path: Path) -> None:
     experiment = toy_experiment(data__source="/photos/My Dogs!/")
     paths = {Run.create(tmp_path, experiment, {}).path for _ in range(3)}
     assert len(paths) == 3
-    assert all("-my-dogs-tower" in path.name for path in paths)
+    assert all("-my-dogs-vit_nano" in path.name for path in paths)
 
 
 def test_a_given_name_is_used(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def toy_experiment(**changes: Any) -> Experiment:
     """Return settings for the toy; ``changes`` name fields by dotted paths with ``__`` for the dot."""
     experiment = ClassificationExperiment(
         data=ImageDataSettings(source="toy", image_size=(1, 1)),
-        model={"name": "tower"},
+        model={"name": "vit_nano"},
         optim=OptimSettings(learning_rate=0.01, ema_fraction=0.1),
         train=TrainSettings(steps=23, batch_size=6, seed=11, validations=3),
     )

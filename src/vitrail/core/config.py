@@ -151,6 +151,9 @@ def _given_fields(config: Config) -> dict[str, Any]:
 def _explain(error: ValidationError, name: str) -> ConfigError:
     faults = []
     for fault in error.errors(include_url=False):
+        cause = fault.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError):  # of settings within, it says all itself
+            return cause
         place = ".".join(str(part) for part in fault["loc"]) or name
         text = f"{place}: {fault['msg'].removeprefix('Value error, ')}"
         # A rule over several fields names them itself; its input would be all fields.

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def _variants(module: ModuleType) -> Mapping[str, ModelConfig]:
-    return getattr(module, "VARIANTS", {})
+    variants: Mapping[str, ModelConfig] = getattr(module, "VARIANTS", {})
+    return {name: config.model_copy(update={"name": name}) for name, config in variants.items()}
 
 
 MODELS: Registry[ModelConfig] = Registry("model", __name__, _variants)
@@ -39,7 +40,7 @@ def build(name: str, **changes: Any) -> nn.Module:
         >>> model(torch.zeros(1, 3, 32, 32)).shape
         torch.Size([1, 3])
     """
-    return _resolve(name, changes).build()
+    return configure(name, **changes).build()
 
 
 def build_from_settings(settings: Mapping[str, Any]) -> nn.Module:
@@ -64,7 +65,7 @@ def config_from_settings(settings: Mapping[str, Any]) -> ModelConfig:
             remedy="Add it; vitrail models lists the names",
         )
     changes = {field: value for field, value in settings.items() if field != "name"}
-    return _resolve(settings["name"], changes)
+    return configure(settings["name"], **changes)
 
 
 def model_settings(name: str, **changes: Any) -> dict[str, Any]:
@@ -73,12 +74,17 @@ def model_settings(name: str, **changes: Any) -> dict[str, Any]:
     Raises:
         ConfigError: as ``build``.
     """
-    return {"name": name, **_resolve(name, changes).model_dump(mode="json")}
+    return configure(name, **changes).model_dump(mode="json")
 
 
-def _resolve(name: str, changes: Mapping[str, Any]) -> ModelConfig:
+def configure(name: str, **changes: Any) -> ModelConfig:
+    """Return the config of a model, with changes.
+
+    Raises:
+        ConfigError: as ``build``.
+    """
     config = MODELS[name]
-    known = type(config).model_fields
+    known = [field for field in type(config).model_fields if field != "name"]
     for field in changes:
         if field.partition(".")[0] not in known:
             raise ConfigError(

@@ -42,6 +42,13 @@ class LoadedModel(NamedTuple):
     files: Mapping[str, bytes] = {}
     """Further files needed for preprocessing, such as vocabularies, by name."""
 
+    @property
+    def config(self) -> Any:
+        """The model's settings, of its family's class."""
+        from vitrail.models import config_from_settings
+
+        return config_from_settings(self.model_settings)
+
     def save(self, folder: Path) -> None:
         """Write everything into a folder as ``save_model`` does.
 

@@ -35,6 +35,9 @@ class ModelConfig(Config):
     paper: ClassVar[str]
     """Authors and year of the paper that the family follows."""
 
+    name: str = ""
+    """Name of the registered model that the settings were derived from; empty for others."""
+
     def build(self) -> nn.Module:
         """Return a new model in training mode, its weights drawn from torch's default generator."""
         raise NotImplementedError

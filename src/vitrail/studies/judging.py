@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from vitrail.core.errors import CheckpointError, VitrailError
-from vitrail.models import config_from_settings
 from vitrail.models.cost import count_forward
 from vitrail.report.significance import (
     Difference,
@@ -210,9 +209,8 @@ def measure_run(folder: Path, metric: ComparisonMetric) -> Figures:
         )
     peaks = [entry["peak_memory_mib"] for entry in logged if entry.get("peak_memory_mib") is not None]
     with torch.device("meta"):  # nothing is allocated
-        config = config_from_settings(run.experiment.model)
-        model = config.build().eval()
-        cost = count_forward(model, config.example_inputs(1), {})
+        model = run.experiment.model.build().eval()
+        cost = count_forward(model, run.experiment.model.example_inputs(1), {})
     scores, name = report.scores, metric.score
     return Figures(
         score=scores[name],

@@ -16,7 +16,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.data.findings import Verdict
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import SampleSource
-from vitrail.models import build_from_settings
+from vitrail.models import configure
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
@@ -214,11 +214,14 @@ class Task(Protocol):
         """Run the doctor."""
         ...
 
-    def choose(self, dataset: Any, asked: Any, budget_s: float) -> tuple[Experiment, list[Choice]]:
+    def choose(
+        self, dataset: Any, asked: Any, request: ModelRequest, budget_s: float
+    ) -> tuple[Experiment, list[Choice]]:
         """Return an experiment with one step, before the user's settings are applied.
 
         Args:
-            asked: of the class ``experiment``; ``is_given`` says which settings are the user's.
+            asked: of the class ``experiment``; ``is_given`` says which settings, apart from the model's,
+                are the user's.
             budget_s: wall-clock budget of the whole run.
         """
         ...
@@ -345,13 +348,40 @@ class Choice(NamedTuple):
     reason: str
 
 
-def fields_of_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's settings without its name.
+class ModelRequest:
+    """What was requested of the model: its name, some of its settings, or nothing.
 
-    >>> fields_of_model({"name": "vit_nano", "depth": 3})
-    {'depth': 3}
+    Names of settings and values are checked by ``configure``: the family is only known with the name.
+
+    >>> request = ModelRequest({"model.depth": "3", "train.steps": 9})
+    >>> request.name, request.configure("vit_nano", num_classes=5).depth
+    (None, 3)
     """
-    return {field: value for field, value in model.items() if field != "name"}
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        own = {path: value for path, value in settings.items() if path.startswith("model.")}
+        self.name: str | None = own.pop("model.name", None)
+        self._own = {path.removeprefix("model."): value for path, value in own.items()}
+
+    def get(self, field: str) -> Any:
+        """Return the requested value of a setting; None if it was not requested."""
+        return self._own.get(field)
+
+    def configure(self, name: str, **defaults: Any) -> Any:
+        """Return the config of a model: its own settings, then the defaults, then the requested ones.
+
+        Raises:
+            ConfigError: there is no such model or setting, or a value does not fit.
+        """
+        return configure(name, **{**defaults, **self._own})
+
+    def apply(self, config: ModelConfig) -> ModelConfig:
+        """Return a config with the requested settings.
+
+        Raises:
+            ConfigError: as ``configure``.
+        """
+        return self.configure(config.name, **config.model_dump(mode="json", exclude={"name"}))
 
 
 def name_of_weights(pretrained: LoadedModel, asked: str | None) -> str:
@@ -379,7 +409,7 @@ def sign_images(preprocessing: Any) -> dict[str, str]:
 def build_model(experiment: Experiment, pretrained: LoadedModel | None) -> Any:
     """Build the model of an experiment, with pretrained weights or those that its seed determines."""
     torch.manual_seed(experiment.train.seed)
-    model = build_from_settings(experiment.model)
+    model: Any = experiment.model.build()
     if pretrained is not None:
         copy_pretrained(model, pretrained.model)
     return model

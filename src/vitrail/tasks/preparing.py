@@ -15,7 +15,7 @@ from vitrail.data.findings import Verdict
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import Preparable, steps_of_epoch
 from vitrail.models import MODELS
-from vitrail.tasks.contract import Choice, Parts, Settled, Task
+from vitrail.tasks.contract import Choice, ModelRequest, Parts, Settled, Task
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source
 from vitrail.tasks.request import Request, read_asked
 from vitrail.train.budget import calibrate, steps_for_budget
@@ -73,7 +73,8 @@ def prepare(
     dataset, verdict = open_checked(task, data, processes)
     on_checked(verdict)
     task.check_benchmark(dataset)
-    settled, chosen = processes.from_first(lambda: _choose(task, dataset, asked, budget.seconds))
+    model = ModelRequest(request.settings)
+    settled, chosen = processes.from_first(lambda: _choose(task, dataset, asked, model, budget.seconds))
     experiment = settled.experiment
     kept = [choice for choice in chosen if choice.setting not in request.settings]
     choices = (*kept, *request.choices())
@@ -127,16 +128,18 @@ def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -
     return read_experiment(tree).with_changes(changes)
 
 
-def _choose(task: Task, dataset: Any, asked: Experiment, budget_s: float) -> tuple[Settled, list[Choice]]:
+def _choose(
+    task: Task, dataset: Any, asked: Experiment, model: ModelRequest, budget_s: float
+) -> tuple[Settled, list[Choice]]:
     """Return the experiment and every choice in it."""
-    _check_model(task, dataset, asked)
-    experiment, choices = task.choose(dataset, asked, budget_s)
-    return task.settle(experiment.with_given(asked), dataset), choices
+    _check_model(task, dataset, model.name)
+    experiment, choices = task.choose(dataset, asked, model, budget_s)
+    chosen = experiment.model_copy(update={"model": model.apply(experiment.model)})
+    return task.settle(chosen.with_given(asked), dataset), choices
 
 
-def _check_model(task: Task, dataset: Any, asked: Experiment) -> None:
+def _check_model(task: Task, dataset: Any, name: str | None) -> None:
     """Refuse a model of another task."""
-    name = asked.model.get("name")
     config = None if name is None else MODELS.get(name)
     if config is None or isinstance(config, task.models):
         return

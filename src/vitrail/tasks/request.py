@@ -121,21 +121,23 @@ class Request:
 
 
 def read_asked(task: Task, settings: Mapping[str, Any]) -> Any:
-    """Return an experiment whose ``is_given`` says which settings were requested.
+    """Return an experiment whose ``is_given`` says which settings were requested, apart from the model's.
 
-    Dotted paths end here: later code uses attributes. Names and values are checked before any data is read,
-    except for the fields of the model, some of which depend on the data.
+    Names and values are checked before any data is read. Dotted paths end here and in ``ModelRequest``: later
+    code uses attributes.
 
     Args:
-        settings: by dotted path, such as ``{"train.steps": 100}``.
+        settings: by dotted path, such as ``{"train.steps": 100}``; those of the model are left out.
 
     Raises:
         ConfigError: a name is unknown or a value does not fit.
     """
     if "model.name" in settings:
         MODELS[settings["model.name"]]
-    prefix = "model."
-    model = {path.removeprefix(prefix): value for path, value in settings.items() if path.startswith(prefix)}
-    others = {path: value for path, value in settings.items() if not path.startswith(prefix)}
-    blank = task.experiment(data=task.data_settings(""), model={}, train=TrainSettings(steps=1, batch_size=1))  # type: ignore[call-arg]
-    return blank.only_given({**others, "model": model} if model else others)
+    others = {path: value for path, value in settings.items() if not path.startswith("model.")}
+    blank = task.experiment(
+        data=task.data_settings(""),
+        model=next(config for config in MODELS.values() if isinstance(config, task.models)),
+        train=TrainSettings(steps=1, batch_size=1),  # type: ignore[call-arg]
+    )
+    return blank.only_given(others)

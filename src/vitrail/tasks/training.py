@@ -264,7 +264,7 @@ def write_results(run: Run, parts: Parts, model: nn.Module, report: Report, elap
     save_model(
         run.model_folder,
         model,
-        model_settings=run.experiment.model,
+        model_settings=run.experiment.model.model_dump(mode="json"),
         preprocessing=parts.preprocessing.model_dump(mode="json"),
         class_names=list(report.class_names),
         about={
@@ -287,7 +287,7 @@ def _record_of(run: Run, report: Report) -> RunRecord:
     settings, source = run.experiment, shlex.quote(run.experiment.data.source)
     choices = _read_json(run.path / "choices.json", [])
     return RunRecord(
-        title=f"{settings.model['name']} on {Path(settings.data.source).name}",
+        title=f"{settings.model.name} on {Path(settings.data.source).name}",
         report=report,
         command=f"vitrail train {source} --config {shlex.quote(str(run.path / 'config.json'))}",
         choices=[_as_it_went(settings.train, **choice) for choice in choices],

@@ -158,7 +158,7 @@ def describe_environment() -> dict[str, Any]:
 
 
 def _run_name(experiment: Experiment) -> str:
-    parts = [Path(experiment.data.source.rstrip("/")).name, str(experiment.model.get("name", "model"))]
+    parts = [Path(experiment.data.source.rstrip("/")).name, experiment.model.name]
     words = [re.sub(r"[^a-z0-9_]+", "-", part.lower()).strip("-") for part in parts]
     return "-".join([datetime.now().strftime("%Y%m%d-%H%M%S"), *[word for word in words if word]])
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from vitrail.core.config import Config
 from vitrail.data.settings import DataSettings
+from vitrail.models import config_from_settings
+from vitrail.models.contract import ModelConfig
 
 
 class OptimSettings(Config):
@@ -107,13 +110,22 @@ class TaskSettings(Config):
     """The task, a file of ``vitrail/tasks``."""
 
 
+def _read_model(value: Any) -> Any:
+    return config_from_settings(value) if isinstance(value, Mapping) else value
+
+
+ConfigT = TypeVar("ConfigT", bound=ModelConfig)
+ModelSettings = Annotated[SerializeAsAny[ConfigT], BeforeValidator(_read_model)]
+"""Settings of a model; JSON holds its name and all fields of its family."""
+
+
 class Experiment(Config):
     """Everything that determines a run; ``config.json`` of a run directory holds exactly this."""
 
     data: DataSettings
     """The data set and how it is read."""
-    model: dict[str, Any]
-    """``name`` of the variant, and every field of its config."""
+    model: ModelSettings[ModelConfig]
+    """The model and all of its settings."""
     weights: str | None = None
     """Initial weights: a run directory, a saved model's folder or a published model, as for ``vitrail.load``;
     null starts from random weights.

@@ -205,7 +205,7 @@ def _read_subwords(repository: str) -> CLIPSubwords:
 
 def _nearest_variant(config: CLIPConfig) -> str:
     """Return the variant with the same towers, or any: all settings are stored."""
-    varied = {"begin_id", "end_id", "pad_id", "activation", "vocabulary_size", "max_length"}
+    varied = {"name", "begin_id", "end_id", "pad_id", "activation", "vocabulary_size", "max_length"}
     wanted = config.model_dump(exclude=varied)
     names = (name for name, each in MODELS.items() if isinstance(each, CLIPConfig))
     return next((name for name in names if MODELS[name].model_dump(exclude=varied) == wanted), ANY_VARIANT)

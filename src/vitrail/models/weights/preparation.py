@@ -111,11 +111,12 @@ def assemble(
     files: Mapping[str, bytes] | None = None,
 ) -> LoadedModel:
     """Build a model with converted weights, and gather what belongs to it, as ``LoadedModel`` has it."""
+    config = config.model_copy(update={"name": name})
     model = config.build()
     model.load_state_dict(state)
     return LoadedModel(
         model.eval(),
-        {"name": name, **config.model_dump(mode="json")},
+        config.model_dump(mode="json"),
         preprocessing.model_dump(mode="json"),
         class_names,
         {**about, "vitrail": __version__},

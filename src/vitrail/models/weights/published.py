@@ -240,7 +240,7 @@ def _only(fitting: list[_Found], path: Path) -> _Found:
     """
 
     def computation(found: _Found) -> str:
-        return str({**found.config.model_dump(), "drop_path": None, "dropout": None})
+        return str({**found.config.model_dump(exclude={"name"}), "drop_path": None, "dropout": None})
 
     if len({computation(found) for found in fitting}) > 1:
         raise several_fit(str(path), [found.name for found in fitting])

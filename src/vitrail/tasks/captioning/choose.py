@@ -12,12 +12,12 @@ from vitrail.core.duration import format_duration
 from vitrail.core.errors import CheckpointError
 from vitrail.data.settings import AugmentSettings
 from vitrail.engines.loading import load_any
-from vitrail.models import MODELS, model_settings
+from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageModelConfig
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
-from vitrail.tasks.contract import CACHE_SHARE, Choice, fields_of_model, name_of_weights, precision_reason
+from vitrail.tasks.contract import CACHE_SHARE, Choice, ModelRequest, name_of_weights, precision_reason
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 
@@ -66,42 +66,41 @@ def load_caption_start(weights: str | None, encoder: str | None) -> CaptionStart
 def choose(
     dataset: CaptionDataset,
     machine: Machine,
+    request: ModelRequest,
     *,
     budget_s: float,
-    model: str | None = None,
     start: CaptionStart | None = None,
     asked: CaptionExperiment,
 ) -> tuple[CaptionExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason.
 
     Args:
+        request: what the user asks of the model.
         start: initial weights; a captioner's model is used, an image model becomes the encoder, frozen unless
             ``model.encoder_frozen`` says otherwise.
-        asked: the user's settings; those of the model affect its size.
+        asked: the user's other settings.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
     """
     start = start or CaptionStart()
     is_cpu = machine.device.type == "cpu"
-    name, reason = _choose_model(dataset, model, start)
+    name, reason = _choose_model(dataset, request.name, start)
     image_size, size_reason = _choose_size(start, is_cpu=is_cpu)
     if asked.data.is_given("image_size"):
         image_size = asked.data.image_size
     if start.captioner is not None:
-        settings = dict(start.captioner.model_settings)
+        config = start.captioner.config
         encoder_reason = "the encoder of the weights"
         optim = OptimSettings(name="adamw", learning_rate=2e-4)
         optim_reason = "fine-tuning changes learned weights little"
     else:
         encoder = _encoder_of(start, image_size, is_cpu=is_cpu)
-        settings = model_settings(
-            name, **{"image_size": image_size, **encoder, **fields_of_model(asked.model)}
-        )
+        config = request.configure(name, image_size=image_size, **encoder)
         encoder_reason = "the model's own, trained from random weights"
         optim = OptimSettings(name="adamw", learning_rate=1e-3, betas=(0.9, 0.98))
         optim_reason = "as the paper has Adam for captions (Xu et al. 2015, section 4.3)"
-    is_frozen = bool(settings["encoder_frozen"])
+    is_frozen = config.encoder_frozen
     if start.encoder is not None:
         encoder_reason = "the weights that were given" + is_frozen * (
             ", frozen: its features are computed once (model.encoder_frozen=false trains it)"
@@ -117,7 +116,7 @@ def choose(
     )
     experiment = CaptionExperiment(
         data=CaptionDataSettings(source=dataset.source, image_size=image_size),
-        model=settings,
+        model=config,
         task=CaptionSettings(),
         augment=AugmentSettings() if is_frozen else AugmentSettings(min_crop_area=0.7, flip=True, colour=0.2),
         optim=optim,
@@ -128,7 +127,7 @@ def choose(
         Choice("data.image_size", "x".join(map(str, image_size)), size_reason),
         Choice("data.tokens", "words", "few distinct words: each is read and written as one"),
         Choice("model.name", name, reason),
-        Choice("model.encoder", settings["encoder"], encoder_reason),
+        Choice("model.encoder", config.encoder, encoder_reason),
         Choice("train.batch_size", str(train.batch_size), f"images of a step on {machine.device_name}"),
         Choice("train.precision", machine.precision, precision_reason(machine.precision)),
         Choice("train.cache", str(cache).lower(), fits),

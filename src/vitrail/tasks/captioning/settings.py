@@ -8,7 +8,8 @@ from pydantic import Field
 
 from vitrail.core.config import ImageSize
 from vitrail.data.settings import AugmentSettings, DataSettings
-from vitrail.train.settings import Experiment, TaskSettings
+from vitrail.models.contract import CaptionModelConfig
+from vitrail.train.settings import Experiment, ModelSettings, TaskSettings
 
 
 class CaptionDataSettings(DataSettings):
@@ -58,6 +59,8 @@ class CaptionExperiment(Experiment):
 
     data: CaptionDataSettings
     """The data set."""
+    model: ModelSettings[CaptionModelConfig]
+    """The model."""
     task: CaptionSettings = CaptionSettings()
     """The task."""
     augment: AugmentSettings = AugmentSettings()

@@ -21,7 +21,6 @@ from vitrail.data.text.subwords import (
 )
 from vitrail.data.text.words import WordVocabulary
 from vitrail.data.text_preprocessing import CaptionPreprocessing
-from vitrail.models import build_from_settings, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
@@ -42,11 +41,11 @@ from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
     FileOptions,
+    ModelRequest,
     Parts,
     Scoring,
     Settled,
     Task,
-    fields_of_model,
     sign_images,
 )
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations
@@ -88,7 +87,7 @@ class CaptioningTask(Task):
         return check_captions(dataset)
 
     def choose(
-        self, dataset: CaptionDataset, asked: CaptionExperiment, budget_s: float
+        self, dataset: CaptionDataset, asked: CaptionExperiment, request: ModelRequest, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
         if not len(dataset.train):
             raise DataError(
@@ -96,35 +95,32 @@ class CaptioningTask(Task):
                 expected="a training split with captions",
                 remedy="Name the folder that holds the training captions too",
             )
-        model = asked.model.get("name")
-        start = load_caption_start(asked.weights, asked.model.get("encoder"))
-        return choose(dataset, inspect_machine(), budget_s=budget_s, model=model, start=start, asked=asked)
+        start = load_caption_start(asked.weights, request.get("encoder"))
+        return choose(dataset, inspect_machine(), request, budget_s=budget_s, start=start, asked=asked)
 
     def settle(self, experiment: CaptionExperiment, dataset: CaptionDataset) -> Settled:
         """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""
-        start = load_caption_start(experiment.weights, experiment.model.get("encoder"))
+        start = load_caption_start(experiment.weights, experiment.model.encoder)
         if start.captioner is not None:
             files = dict(start.captioner.files)
             vocabulary = vocabulary_from_files(files)
         else:
             vocabulary = _learn_vocabulary(experiment.data, dataset)
             files = vocabulary_to_files(vocabulary)
-        fields = fields_of_model(experiment.model)
-        fields["vocabulary_size"] = vocabulary.size
+        fitting: dict[str, Any] = {"model.vocabulary_size": vocabulary.size}
         if start.captioner is None:
-            fields["image_size"] = experiment.data.image_size
-        model = model_settings(experiment.model["name"], **fields)
-        return Settled(experiment.model_copy(update={"model": model}), files)
+            fitting["model.image_size"] = experiment.data.image_size
+        return Settled(experiment.with_changes(fitting), files)
 
     def assemble(
         self, experiment: CaptionExperiment, dataset: CaptionDataset, files: Mapping[str, bytes]
     ) -> Parts:
         data, train, settings = experiment.data, experiment.train, experiment.task
-        start = load_caption_start(experiment.weights, experiment.model.get("encoder"))
+        start = load_caption_start(experiment.weights, experiment.model.encoder)
         vocabulary = vocabulary_from_files(files)
         preprocessing = _prepare_preprocessing(data, dataset, start)
         torch.manual_seed(train.seed)
-        model: Any = build_from_settings(experiment.model)
+        model: Any = experiment.model.build()
         if start.captioner is not None:
             copy_pretrained(model, start.captioner.model)
         elif start.encoder is not None:

@@ -6,7 +6,6 @@ The constants were measured on validation parts of training splits; ``docs/log.m
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,15 +18,17 @@ from vitrail.data.dataset import ImageDataset
 from vitrail.data.images import open_image, read_image, upright_size
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import CROP_MARGIN
-from vitrail.models import build_from_settings, model_settings
+from vitrail.models import MODELS
+from vitrail.models.ablations import ConvStemConfig
 from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import ImageModelConfig
 from vitrail.models.cost import count_forward
 from vitrail.tasks.classification.settings import (
     ClassificationExperiment,
     ClassificationSettings,
     ImageDataSettings,
 )
-from vitrail.tasks.contract import CACHE_SHARE, Choice, fields_of_model, name_of_weights, precision_reason
+from vitrail.tasks.contract import CACHE_SHARE, Choice, ModelRequest, name_of_weights, precision_reason
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 
@@ -50,8 +51,8 @@ class Scale(NamedTuple):
 
 def choose(
     situation: Situation,
+    request: ModelRequest,
     *,
-    model: str | None,
     seed: int,
     pretrained: LoadedModel | None = None,
     asked: ClassificationExperiment,
@@ -59,27 +60,26 @@ def choose(
     """Return an experiment with one step, and every choice in it with its reason.
 
     Args:
+        request: what the user asks of the model.
         pretrained: initial weights; their model is used.
-        asked: the user's settings; model and input size affect the estimated speed.
+        asked: the user's other settings; the input size affects the estimated speed.
     """
-    scale = choose_scale(situation, model) if pretrained is None else scale_of(pretrained, model)
+    name = request.name
+    scale = choose_scale(situation, name) if pretrained is None else scale_of(pretrained, name)
     if asked.data.is_given("image_size"):
         scale = scale._replace(image_size=asked.data.image_size)
     if pretrained is None:
-        settings, size_reason = (
-            _settings(scale, situation, fields_of_model(asked.model)),
-            _size_reason(situation, scale),
-        )
+        config, size_reason = _configure(scale, situation, request), _size_reason(situation, scale)
     else:
         size_reason = "the size that the weights were trained with"
-        settings = {**pretrained.model_settings, "num_classes": len(situation.dataset.class_names)}
-    epochs = expected_epochs(situation, settings)
+        config = pretrained.config.with_changes({"num_classes": len(situation.dataset.class_names)})
+    epochs = expected_epochs(situation, config)
     choices = [
         Choice("data.image_size", "x".join(map(str, scale.image_size)), size_reason),
         Choice("model.name", scale.model, scale.reason),
     ]
-    if "patch_size" in settings:
-        patch_size = settings["patch_size"]
+    if hasattr(config, "patch_size"):
+        patch_size = config.patch_size
         rows, columns = (math.ceil(side / patch_size) for side in scale.image_size)
         choices.append(Choice("model.patch_size", str(patch_size), f"{rows}x{columns} tokens an image"))
     train, train_choices = _choose_training(situation, scale, seed)
@@ -88,7 +88,7 @@ def choose(
     optim, optim_choices = choose_optimiser(train.batch_size)
     experiment = ClassificationExperiment(
         data=ImageDataSettings(source=situation.dataset.source, image_size=scale.image_size),
-        model=settings,
+        model=config,
         task=ClassificationSettings(),
         augment=augment,
         optim=optim,
@@ -122,45 +122,45 @@ def scale_of(pretrained: LoadedModel, model: str | None) -> Scale:
     """Return model, input size and patch size of pretrained weights."""
     name = name_of_weights(pretrained, model)
     height, width = pretrained.preprocessing["image_size"]
-    patch_size = pretrained.model_settings.get("patch_size", 1)
+    patch_size = getattr(pretrained.config, "patch_size", 1)
     return Scale(name, (height, width), patch_size, "the model of the weights")
 
 
-def expected_epochs(situation: Situation, settings: Mapping[str, Any]) -> float:
+def expected_epochs(situation: Situation, config: ImageModelConfig) -> float:
     """Return the approximate number of epochs that fit into the budget."""
-    images = TRAIN_EFFICIENCY * situation.flops * situation.budget_s / (3 * forward_flop(settings))
+    images = TRAIN_EFFICIENCY * situation.flops * situation.budget_s / (3 * forward_flop(config))
     return images / max(len(situation.dataset.train), 1)
 
 
-def forward_flop(settings: Mapping[str, Any]) -> float:
+def forward_flop(config: ImageModelConfig) -> float:
     """Return the FLOPs of one image's forward pass, counted without computing it."""
     with torch.device("meta"):
-        model = build_from_settings(settings)
-        image = torch.empty(1, 3, *settings["image_size"])
+        model = config.build()
+        image = torch.empty(1, 3, *config.image_size)
     cost = count_forward(model.eval(), image, {})
     return 2 * sum(part.macs for part in cost.parts.values())
 
 
-def _settings(scale: Scale, situation: Situation, own: Mapping[str, Any]) -> dict[str, Any]:
+def _configure(scale: Scale, situation: Situation, request: ModelRequest) -> Any:
     changes: dict[str, Any] = {
         "num_classes": len(situation.dataset.class_names),
         "image_size": scale.image_size,
     }
-    settings = model_settings(scale.model, **changes)
-    if scale.model == "vit_micro" and settings["patch_size"] != scale.patch_size:
+    usual: Any = MODELS[scale.model]
+    if scale.model == "vit_micro" and usual.patch_size != scale.patch_size:
         changes["patch_size"] = scale.patch_size
-        changes["stem"] = _deeper_stem(settings["stem"], scale.patch_size)
-    return model_settings(scale.model, **(changes | dict(own)))
+        changes["stem"] = _deeper_stem(usual.stem, scale.patch_size)
+    return request.configure(scale.model, **changes)
 
 
-def _deeper_stem(stem: Mapping[str, Any], patch_size: int) -> dict[str, Any]:
+def _deeper_stem(stem: ConvStemConfig, patch_size: int) -> dict[str, Any]:
     """Add a stride-2 stage for every doubling of the patch, with the narrowest convolution."""
-    strides, channels, depths = list(stem["strides"]), list(stem["channels"]), list(stem["depths"])
+    strides, channels, depths = list(stem.strides), list(stem.channels), list(stem.depths)
     while math.prod(strides) < patch_size:
         strides.insert(0, 2)
         channels.insert(0, channels[0])
         depths.insert(0, 0)
-    return {**stem, "strides": strides, "channels": channels, "depths": depths}
+    return stem.with_changes({"strides": strides, "channels": channels, "depths": depths}).model_dump()
 
 
 def _size_reason(situation: Situation, scale: Scale) -> str:

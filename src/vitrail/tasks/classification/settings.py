@@ -8,7 +8,8 @@ from pydantic import Field
 
 from vitrail.core.config import ImageSize
 from vitrail.data.settings import AugmentSettings, DataSettings
-from vitrail.train.settings import Experiment, TaskSettings
+from vitrail.models.contract import ImageModelConfig
+from vitrail.train.settings import Experiment, ModelSettings, TaskSettings
 
 
 class ImageDataSettings(DataSettings):
@@ -36,6 +37,8 @@ class ClassificationExperiment(Experiment):
 
     data: ImageDataSettings
     """The data set."""
+    model: ModelSettings[ImageModelConfig]
+    """The model."""
     task: ClassificationSettings = ClassificationSettings()
     """The task."""
     augment: AugmentSettings = AugmentSettings()

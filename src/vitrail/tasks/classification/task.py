@@ -19,7 +19,6 @@ from vitrail.data.inputs import list_files
 from vitrail.data.preprocessing import Preprocessing, sample_images
 from vitrail.data.source import ImageSource
 from vitrail.engines.loading import load_start
-from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
@@ -37,12 +36,12 @@ from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
     FileOptions,
+    ModelRequest,
     Parts,
     Scoring,
     Settled,
     Task,
     build_model,
-    fields_of_model,
     sign_images,
 )
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
@@ -85,37 +84,34 @@ class ClassificationTask(Task):
         return check_images(dataset)
 
     def choose(
-        self, dataset: ImageDataset, asked: ClassificationExperiment, budget_s: float
+        self, dataset: ImageDataset, asked: ClassificationExperiment, request: ModelRequest, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
         machine = inspect_machine()
         flops = measure_matrix_products(machine)
         situation = describe_situation(dataset, machine, flops=flops, budget_s=budget_s)
-        model = asked.model.get("name")
-        pretrained = load_start(asked.weights, model)
-        return choose(situation, model=model, seed=0, pretrained=pretrained, asked=asked)
+        pretrained = load_start(asked.weights, request.name)
+        return choose(situation, request, seed=0, pretrained=pretrained, asked=asked)
 
     def settle(self, experiment: ClassificationExperiment, dataset: ImageDataset) -> Settled:
         """Fit the model's positions to the final input size, and check its settings.
 
         Learned positions keep their grid; the model interpolates them.
         """
-        fields = fields_of_model(experiment.model)
         if experiment.weights is None:
-            fields["image_size"] = experiment.data.image_size
-        model = model_settings(experiment.model["name"], **fields)
-        return Settled(experiment.model_copy(update={"model": model}), {})
+            experiment = experiment.with_changes({"model.image_size": experiment.data.image_size})
+        return Settled(experiment, {})
 
     def assemble(
         self, experiment: ClassificationExperiment, dataset: ImageDataset, files: Mapping[str, bytes]
     ) -> Parts:
         data, train = experiment.data, experiment.train
-        if experiment.model["num_classes"] != len(dataset.class_names):
+        if experiment.model.num_classes != len(dataset.class_names):
             raise DataError(
                 f"{dataset.source} has {len(dataset.class_names)} classes",
-                expected=f"the {experiment.model['num_classes']} classes that the settings give the model",
+                expected=f"the {experiment.model.num_classes} classes that the settings give the model",
                 remedy="Name the data that the settings are for, or leave model.num_classes to the data",
             )
-        pretrained = load_start(experiment.weights, experiment.model["name"])
+        pretrained = load_start(experiment.weights, experiment.model.name)
         preprocessing = _prepare_preprocessing(data, dataset, pretrained)
         objective = ClassificationObjective(
             len(dataset.class_names),

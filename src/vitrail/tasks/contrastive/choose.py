@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from vitrail.core.errors import ConfigError
 from vitrail.data.settings import AugmentSettings
-from vitrail.models import MODELS, model_settings
+from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig
 from vitrail.tasks.captioning.dataset import CaptionDataset
-from vitrail.tasks.contract import Choice, fields_of_model, name_of_weights
+from vitrail.tasks.contract import Choice, ModelRequest, name_of_weights
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
@@ -22,21 +22,19 @@ MAX_EPOCHS = 200
 def choose(
     dataset: CaptionDataset,
     machine: Machine,
+    request: ModelRequest,
     *,
-    model: str | None = None,
     pretrained: LoadedModel | None = None,
-    asked: ContrastiveExperiment,
 ) -> tuple[ContrastiveExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason.
 
     Args:
+        request: what the user asks of the model.
         pretrained: initial weights; their model is used.
-        asked: the user's settings; those of the model affect its size.
     """
-    name, reason = _choose_model(model, pretrained)
-    own = fields_of_model(asked.model)
-    settings = dict(pretrained.model_settings) if pretrained else model_settings(name, **own)
-    image_size = tuple(settings["image_size"])
+    name, reason = _choose_model(request.name, pretrained)
+    config = pretrained.config if pretrained else request.configure(name)
+    image_size = config.image_size
     is_cpu = machine.device.type == "cpu"
     batch_size = min(CPU_BATCH if is_cpu else ACCELERATOR_BATCH, max(2, len(dataset.train)))
     optim = OptimSettings(
@@ -47,7 +45,7 @@ def choose(
     )
     experiment = ContrastiveExperiment(
         data=ImageTextDataSettings(source=dataset.source, image_size=image_size),
-        model=settings,
+        model=config,
         augment=AUGMENT,
         optim=optim,
         train=TrainSettings(steps=1, batch_size=batch_size, precision=machine.precision),

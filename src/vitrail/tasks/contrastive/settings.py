@@ -8,7 +8,8 @@ from pydantic import Field
 
 from vitrail.core.config import ImageSize
 from vitrail.data.settings import AugmentSettings, DataSettings
-from vitrail.train.settings import Experiment, TaskSettings
+from vitrail.models.contract import ImageTextModelConfig
+from vitrail.train.settings import Experiment, ModelSettings, TaskSettings
 
 
 class ImageTextDataSettings(DataSettings):
@@ -38,6 +39,8 @@ class ContrastiveExperiment(Experiment):
 
     data: ImageTextDataSettings
     """The data set."""
+    model: ModelSettings[ImageTextModelConfig]
+    """The model."""
     task: ContrastiveSettings = ContrastiveSettings()
     """The task."""
     augment: AugmentSettings = AugmentSettings()

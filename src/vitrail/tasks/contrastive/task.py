@@ -21,7 +21,6 @@ from vitrail.data.text.subwords import (
 )
 from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.engines.loading import load_start
-from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
@@ -30,13 +29,13 @@ from vitrail.tasks.captioning.doctor import check_captions
 from vitrail.tasks.captioning.opening import open_captions
 from vitrail.tasks.contract import (
     Choice,
+    ModelRequest,
     Parts,
     Scoring,
     Sentences,
     Settled,
     Task,
     build_model,
-    fields_of_model,
     sign_images,
 )
 from vitrail.tasks.contrastive.choose import MAX_EPOCHS, choose
@@ -78,7 +77,7 @@ class ContrastiveTask(Task):
         return check_captions(dataset)
 
     def choose(
-        self, dataset: CaptionDataset, asked: ContrastiveExperiment, budget_s: float
+        self, dataset: CaptionDataset, asked: ContrastiveExperiment, request: ModelRequest, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
         if len(dataset.train) < 2:
             raise DataError(
@@ -86,37 +85,32 @@ class ContrastiveTask(Task):
                 expected="at least two, since images are told apart by their captions",
                 remedy="Name data with a training split",
             )
-        model = asked.model.get("name")
-        pretrained = load_start(asked.weights, model)
-        return choose(dataset, inspect_machine(), model=model, pretrained=pretrained, asked=asked)
+        pretrained = load_start(asked.weights, request.name)
+        return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
     def settle(self, experiment: ContrastiveExperiment, dataset: CaptionDataset) -> Settled:
         """Learn the vocabulary or take that of the weights; set vocabulary and image size of the model."""
-        name = experiment.model["name"]
-        fields = fields_of_model(experiment.model)
-        pretrained = load_start(experiment.weights, name)
+        pretrained = load_start(experiment.weights, experiment.model.name)
         if pretrained is not None:
-            model = model_settings(name, **fields)
-            return Settled(experiment.model_copy(update={"model": model}), dict(pretrained.files))
+            return Settled(experiment, dict(pretrained.files))
         subwords = _learn_subwords(experiment.data, dataset)
-        fields |= {
-            "image_size": experiment.data.image_size,
-            "vocabulary_size": subwords.size,
-            "pad_id": subwords.pad_id,
-            "begin_id": subwords.begin_id,
-            "end_id": subwords.end_id,
+        fitting = {
+            "model.image_size": experiment.data.image_size,
+            "model.vocabulary_size": subwords.size,
+            "model.pad_id": subwords.pad_id,
+            "model.begin_id": subwords.begin_id,
+            "model.end_id": subwords.end_id,
         }
-        model = model_settings(name, **fields)
-        return Settled(experiment.model_copy(update={"model": model}), vocabulary_to_files(subwords))
+        return Settled(experiment.with_changes(fitting), vocabulary_to_files(subwords))
 
     def assemble(
         self, experiment: ContrastiveExperiment, dataset: CaptionDataset, files: Mapping[str, bytes]
     ) -> Parts:
         train, subwords = experiment.train, vocabulary_from_files(files)
-        pretrained = load_start(experiment.weights, experiment.model["name"])
+        pretrained = load_start(experiment.weights, experiment.model.name)
         preprocessing = _prepare_preprocessing(experiment.data, dataset, pretrained)
         model = build_model(experiment, pretrained)
-        longest: int = experiment.model["max_length"]
+        longest = experiment.model.max_length
         validation = None
         if len(dataset.validation) and train.validations:
             validation = ImageTextSource(
@@ -157,7 +151,7 @@ class ContrastiveTask(Task):
     def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> Scoring:
         preprocessing = ImageTextPreprocessing.from_tree(loaded.preprocessing)
         subwords = vocabulary_from_files(loaded.files)
-        longest: int = loaded.model_settings["max_length"]
+        longest: int = loaded.config.max_length
         return Scoring(
             ContrastiveObjective(preprocessing, pad_id=subwords.pad_id),
             ImageTextSource(dataset.splits[split], subwords, preprocessing, max_length=longest),

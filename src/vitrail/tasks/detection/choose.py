@@ -10,9 +10,8 @@ import math
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.contract import CACHE_SHARE, Choice, fields_of_model, name_of_weights, precision_reason
+from vitrail.tasks.contract import CACHE_SHARE, Choice, ModelRequest, name_of_weights, precision_reason
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.settings import BoxAugmentSettings, BoxDataSettings, DetectionExperiment
 from vitrail.train.machine import Machine
@@ -29,34 +28,30 @@ AUGMENT = BoxAugmentSettings(flip=True, crop=0.4, colour=0.2)
 def choose(
     dataset: BoxDataset,
     machine: Machine,
+    request: ModelRequest,
     *,
-    model: str | None = None,
     pretrained: LoadedModel | None = None,
-    asked: DetectionExperiment,
 ) -> tuple[DetectionExperiment, list[Choice]]:
     """Return an experiment with one step to go, and every choice in it with its reason.
 
     Args:
         machine: where it is trained.
-        model: a model's name, if the user chose one.
+        request: what the user asks of the model.
         pretrained: what the training starts from; its model is taken.
-        asked: settings that the user made; those of the model count in its size.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
         DataError: no size of a training image is known.
     """
     is_cpu = machine.device.type == "cpu"
-    name, reason = _choose_model(model, pretrained, is_cpu=is_cpu)
+    name, reason = _choose_model(request.name, pretrained, is_cpu=is_cpu)
     image_size, size_reason = _choose_size(dataset, pretrained, is_cpu=is_cpu)
-    own = fields_of_model(asked.model)
     fullest = max((len(labels) for labels in dataset.train.labels), default=0)
     queries = max(MIN_QUERIES, math.ceil(QUERIES_PER_BOX * fullest))
     if pretrained is None:
-        changes = {"num_classes": len(dataset.class_names), "num_queries": queries} | own
-        settings = model_settings(name, **changes)
+        config = request.configure(name, num_classes=len(dataset.class_names), num_queries=queries)
     else:
-        settings = {**pretrained.model_settings, "num_classes": len(dataset.class_names)}
+        config = pretrained.config.with_changes({"num_classes": len(dataset.class_names)})
     optim = OptimSettings(name="muon", learning_rate=1e-3, matrix_learning_rate=0.02, betas=(0.9, 0.99))
     optim_reason = "fits small models in fewer steps than AdamW"
     if pretrained is not None:
@@ -65,7 +60,7 @@ def choose(
     train, train_choices = _choose_training(dataset, machine, image_size)
     experiment = DetectionExperiment(
         data=BoxDataSettings(source=dataset.source, image_size=image_size),
-        model=settings,
+        model=config,
         augment=AUGMENT,
         optim=optim,
         train=train,
@@ -73,7 +68,7 @@ def choose(
     return experiment, [
         Choice("data.image_size", "x".join(map(str, image_size)), size_reason),
         Choice("model.name", name, reason),
-        Choice("model.num_queries", str(settings["num_queries"]), f"the fullest image has {fullest} boxes"),
+        Choice("model.num_queries", str(config.num_queries), f"the fullest image has {fullest} boxes"),
         *train_choices,
         Choice("optim.name", experiment.optim.name, optim_reason),
         Choice("augment.flip", "true", "flipping does not change the class"),

@@ -8,7 +8,8 @@ from pydantic import Field
 
 from vitrail.core.config import Config, ImageSize
 from vitrail.data.settings import DataSettings
-from vitrail.train.settings import Experiment, TaskSettings
+from vitrail.models.contract import DetectionModelConfig
+from vitrail.train.settings import Experiment, ModelSettings, TaskSettings
 
 
 class BoxDataSettings(DataSettings):
@@ -64,6 +65,8 @@ class DetectionExperiment(Experiment):
 
     data: BoxDataSettings
     """The data set."""
+    model: ModelSettings[DetectionModelConfig]
+    """The model."""
     task: DetectionSettings = DetectionSettings()
     """The task and its losses."""
     augment: BoxAugmentSettings = BoxAugmentSettings()

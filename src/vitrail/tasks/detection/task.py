@@ -14,7 +14,6 @@ from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.findings import Verdict
 from vitrail.engines.loading import load_start
-from vitrail.models import model_settings
 from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
@@ -23,12 +22,12 @@ from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
     FileOptions,
+    ModelRequest,
     Parts,
     Scoring,
     Settled,
     Task,
     build_model,
-    fields_of_model,
     sign_images,
 )
 from vitrail.tasks.detection.choose import choose
@@ -97,7 +96,7 @@ class DetectionTask(Task):
         return check_boxes(dataset)
 
     def choose(
-        self, dataset: BoxDataset, asked: DetectionExperiment, budget_s: float
+        self, dataset: BoxDataset, asked: DetectionExperiment, request: ModelRequest, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
         if not len(dataset.train):
             raise DataError(
@@ -105,25 +104,21 @@ class DetectionTask(Task):
                 expected="a training split with boxes",
                 remedy="Name the folder that holds the training annotations too",
             )
-        model = asked.model.get("name")
-        pretrained = load_start(asked.weights, model)
-        return choose(dataset, inspect_machine(), model=model, pretrained=pretrained, asked=asked)
+        pretrained = load_start(asked.weights, request.name)
+        return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
     def settle(self, experiment: DetectionExperiment, dataset: BoxDataset) -> Settled:
         """Build the model for the size of its images, and record the class ids of the data."""
-        fields = fields_of_model(experiment.model)
         if experiment.weights is None:
-            fields["image_size"] = experiment.data.image_size
-        model = model_settings(experiment.model["name"], **fields)
-        files = {CLASS_IDS_FILE: json.dumps(dataset.class_ids).encode()}
-        return Settled(experiment.model_copy(update={"model": model}), files)
+            experiment = experiment.with_changes({"model.image_size": experiment.data.image_size})
+        return Settled(experiment, {CLASS_IDS_FILE: json.dumps(dataset.class_ids).encode()})
 
     def assemble(
         self, experiment: DetectionExperiment, dataset: BoxDataset, files: Mapping[str, bytes]
     ) -> Parts:
         data, train = experiment.data, experiment.train
         _check_fit(experiment, dataset)
-        pretrained = load_start(experiment.weights, experiment.model["name"])
+        pretrained = load_start(experiment.weights, experiment.model.name)
         preprocessing = _prepare_preprocessing(data, dataset, pretrained)
         model = build_model(experiment, pretrained)
         config: Any = model.config
@@ -205,11 +200,11 @@ TASK = DetectionTask()
 
 
 def _check_fit(experiment: DetectionExperiment, dataset: BoxDataset) -> None:
-    settings, num_classes = experiment.model, len(dataset.class_names)
-    if settings["num_classes"] != num_classes:
+    expected, num_classes = experiment.model.num_classes, len(dataset.class_names)
+    if expected != num_classes:
         raise DataError(
             f"{dataset.source} has {num_classes} classes",
-            expected=f"the {settings['num_classes']} classes that the settings give the model",
+            expected=f"the {expected} classes that the settings give the model",
             remedy="Name the data that the settings are for, or leave model.num_classes to the data",
         )
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from vitrail.core.duration import format_duration
-from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.contract import Choice, fields_of_model, name_of_weights, precision_reason
+from vitrail.tasks.contract import Choice, ModelRequest, name_of_weights, precision_reason
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
 from vitrail.train.machine import Machine
@@ -34,28 +33,25 @@ class Scale(NamedTuple):
 def choose(
     dataset: PairDataset,
     machine: Machine,
+    request: ModelRequest,
     *,
     budget_s: float,
-    model: str | None = None,
     pretrained: LoadedModel | None = None,
-    asked: TranslationExperiment,
 ) -> tuple[TranslationExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason.
 
     Args:
+        request: what the user asks of the model.
         pretrained: initial weights; their model is used.
-        asked: the user's settings; those of the model affect its size.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
     """
-    scale = _choose_scale(len(dataset.train), model, pretrained)
-    own = fields_of_model(asked.model)
-    chosen = {name: value for name, value in scale.changes.items() if name not in own}
-    if own.get("mixer", "attention") != "attention":
+    scale = _choose_scale(len(dataset.train), request.name, pretrained)
+    chosen = {name: value for name, value in scale.changes.items() if request.get(name) is None}
+    if request.get("mixer") not in (None, "attention"):
         chosen.pop("positions", None)  # of self-attention
-    changes = chosen | own
-    settings = dict(pretrained.model_settings) if pretrained else model_settings(scale.model, **changes)
+    config = pretrained.config if pretrained else request.configure(scale.model, **chosen)
     data = PairDataSettings(
         source=dataset.source,
         languages=dataset.languages,
@@ -80,14 +76,14 @@ def choose(
         Choice("optim.name", optim.name, _optimiser_reason(pretrained)),
         Choice("task.beam_size", "5", f"for the final score; {format_duration(budget_s)} for everything"),
     ]
-    experiment = TranslationExperiment(data=data, model=settings, optim=optim, train=train)
+    experiment = TranslationExperiment(data=data, model=config, optim=optim, train=train)
     return experiment, choices
 
 
 def _choose_scale(num_pairs: int, model: str | None, pretrained: LoadedModel | None) -> Scale:
     if pretrained is not None:
         name = name_of_weights(pretrained, model)
-        size = int(pretrained.model_settings["target_vocabulary_size"])
+        size = pretrained.config.target_vocabulary_size
         return Scale(name, {}, size, "the model of the weights")
     if num_pairs < FEW_PAIRS:
         scale = Scale("transformer_tiny", SMALL_CORPUS, 2000, "few pairs: the smallest model")

@@ -7,8 +7,9 @@ from typing import Literal
 from pydantic import Field
 
 from vitrail.data.settings import DataSettings
+from vitrail.models.contract import TranslationModelConfig
 from vitrail.tasks.translation.search import Search
-from vitrail.train.settings import Experiment, TaskSettings
+from vitrail.train.settings import Experiment, ModelSettings, TaskSettings
 
 
 class PairDataSettings(DataSettings):
@@ -59,5 +60,7 @@ class TranslationExperiment(Experiment):
 
     data: PairDataSettings
     """The data set."""
+    model: ModelSettings[TranslationModelConfig]
+    """The model."""
     task: TranslationSettings = TranslationSettings()
     """The task."""

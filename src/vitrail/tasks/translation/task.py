@@ -11,19 +11,18 @@ from vitrail.data.findings import Verdict
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.engines.loading import load_start
-from vitrail.models import model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig, TranslationModelConfig
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
+    ModelRequest,
     Parts,
     Scoring,
     Settled,
     Task,
     build_model,
-    fields_of_model,
 )
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_texts
 from vitrail.tasks.translation.choose import choose
@@ -76,7 +75,7 @@ class TranslationTask(Task):
         return check_pairs(dataset)
 
     def choose(
-        self, dataset: PairDataset, asked: TranslationExperiment, budget_s: float
+        self, dataset: PairDataset, asked: TranslationExperiment, request: ModelRequest, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
         if not len(dataset.train):
             raise DataError(
@@ -84,33 +83,28 @@ class TranslationTask(Task):
                 expected="a training split, or files that are not named as a test",
                 remedy="Name the folder that holds the training files too, or rename the file",
             )
-        model = asked.model.get("name")
-        pretrained = load_start(asked.weights, model)
-        return choose(
-            dataset, inspect_machine(), budget_s=budget_s, model=model, pretrained=pretrained, asked=asked
-        )
+        pretrained = load_start(asked.weights, request.name)
+        return choose(dataset, inspect_machine(), request, budget_s=budget_s, pretrained=pretrained)
 
     def settle(self, experiment: TranslationExperiment, dataset: PairDataset) -> Settled:
         """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""
-        pretrained = load_start(experiment.weights, experiment.model["name"])
+        pretrained = load_start(experiment.weights, experiment.model.name)
         if pretrained is None:
             vocabulary = _learn_vocabulary(experiment.data, dataset)
             files = vocabulary.to_files()
         else:
             vocabulary, files = PairVocabulary.from_files(pretrained.files), dict(pretrained.files)
-        fields = fields_of_model(experiment.model)
-        fields |= {
-            "source_vocabulary_size": vocabulary.source.size,
-            "target_vocabulary_size": vocabulary.target.size,
+        sizes = {
+            "model.source_vocabulary_size": vocabulary.source.size,
+            "model.target_vocabulary_size": vocabulary.target.size,
         }
-        model = model_settings(experiment.model["name"], **fields)
-        return Settled(experiment.model_copy(update={"model": model}), files)
+        return Settled(experiment.with_changes(sizes), files)
 
     def assemble(
         self, experiment: TranslationExperiment, dataset: PairDataset, files: Mapping[str, bytes]
     ) -> Parts:
         data, train, settings = experiment.data, experiment.train, experiment.task
-        pretrained = load_start(experiment.weights, experiment.model["name"])
+        pretrained = load_start(experiment.weights, experiment.model.name)
         preprocessing = _preprocessing(data, dataset)
         if pretrained is not None:
             preprocessing = PairPreprocessing.from_tree(pretrained.preprocessing)
