@@ -29,9 +29,10 @@ def save_vit(
     image_size: tuple[int, int] = (12, 8),
     seed: int = 3,
     sharpness: float = 1.0,
+    **changes: Any,
 ) -> Path:
     """Write the model into a folder, and return that; the head's weights are multiplied by the sharpness."""
-    changes = CHANGES | {"image_size": image_size, "num_classes": len(class_names)}
+    changes = CHANGES | {"image_size": image_size, "num_classes": len(class_names)} | changes
     torch.manual_seed(seed)
     model: Any = build("vit_nano", **changes)
     with torch.no_grad():

@@ -25,10 +25,10 @@ def random_pixels(count: int, height: int = 9, width: int = 9) -> np.ndarray:
     return GENERATOR.integers(0, 256, size=(count, height, width, 3), dtype=np.uint8)
 
 
-def split_of(prefix: str, images: np.ndarray | list, labels: list[int]) -> ImageSplit:
-    return ImageSplit(
-        images, np.array(labels, dtype=np.int64), [f"{prefix}{index}" for index in range(len(labels))]
-    )
+def split_of(prefix: str, images: np.ndarray | list, labels: list[int] | None = None) -> ImageSplit:
+    """Name images by their numbers; without labels, two classes take turns."""
+    labels = [index % 2 for index in range(len(images))] if labels is None else labels
+    return ImageSplit(images, np.array(labels, dtype=np.int64), [f"{prefix}{i}" for i in range(len(images))])
 
 
 def dataset_of(
@@ -49,11 +49,8 @@ def as_png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def healthy(num_train: int = 20, num_test: int = 6) -> ImageDataset:
-    return dataset_of(
-        split_of("train", random_pixels(num_train), [index % 2 for index in range(num_train)]),
-        split_of("test", random_pixels(num_test), [index % 2 for index in range(num_test)]),
-    )
+def healthy() -> ImageDataset:
+    return dataset_of(split_of("train", random_pixels(20)), split_of("test", random_pixels(6)))
 
 
 def found(verdict: Verdict) -> dict[str, Finding]:
@@ -113,21 +110,21 @@ def test_every_kind_of_unreadable_file_is_found_and_left_out(folder: Path) -> No
     assert sum(cleaned.counts["images"].values()) == sum(verdict.counts["images"].values()) - 5
 
 
-def test_mostly_broken_files_are_an_error(folder: Path) -> None:
+def test_a_wrong_suffix_is_found_and_the_image_used_but_mostly_broken_files_are_an_error(
+    folder: Path,
+) -> None:
+    path = folder / "train" / "dog" / "3.png"
+    path.rename(path.with_suffix(".jpg"))
+    verdict = check(open_dataset(folder))
+    assert found(verdict)["wrong-suffix"].items == ("train/dog/3.jpg is PNG",)
+    assert verdict.exclude == frozenset()
+
     for path in folder.glob("train/*/*.png"):
         path.write_bytes(b"")
     verdict = check(open_dataset(folder))
     assert not verdict.usable
     assert found(verdict)["unreadable"].severity == "error"
     assert "one-class" in found(verdict)
-
-
-def test_a_wrong_suffix_is_found_and_the_image_used(folder: Path) -> None:
-    path = folder / "train" / "dog" / "3.png"
-    path.rename(path.with_suffix(".jpg"))
-    verdict = check(open_dataset(folder))
-    assert found(verdict)["wrong-suffix"].items == ("train/dog/3.jpg is PNG",)
-    assert verdict.exclude == frozenset()
 
 
 def test_converted_images_are_counted_by_kind(folder: Path) -> None:
@@ -163,8 +160,7 @@ def test_images_shared_by_train_and_test_are_found_whatever_their_encoding(folde
 def test_one_picture_under_two_labels_is_found() -> None:
     pixels = random_pixels(20)
     pixels[7] = pixels[4]
-    test = split_of("test", random_pixels(4), [0, 1, 0, 1])
-    findings = found(check(dataset_of(split_of("train", pixels, [index % 2 for index in range(20)]), test)))
+    findings = found(check(dataset_of(split_of("train", pixels), split_of("test", random_pixels(4)))))
     assert findings["conflicting-labels"].items == ("train4 (cat) = train7 (dog)",)
     assert findings["repeated-in-train"].items == ("train4 = train7",)
     assert findings["repeated-in-train"].severity == "info"
@@ -179,9 +175,8 @@ def test_a_validation_image_seen_in_training_is_told_apart_from_a_test_image() -
 
 
 def test_a_class_of_the_test_that_training_lacks_is_an_error() -> None:
-    train = split_of("train", random_pixels(20), [index % 2 for index in range(20)])
     test = split_of("test", random_pixels(3), [0, 2, 2])
-    verdict = check(dataset_of(train, test, ("cat", "dog", "Dog")))
+    verdict = check(dataset_of(healthy().train, test, ("cat", "dog", "Dog")))
     findings = found(verdict)
     assert findings["class-not-in-train"].items == ("Dog",)
     assert findings["class-not-in-test"].items == ("dog",)
@@ -191,18 +186,17 @@ def test_a_class_of_the_test_that_training_lacks_is_an_error() -> None:
 
 
 def test_a_published_division_may_test_a_class_that_training_lacks() -> None:
-    train = split_of("train", random_pixels(20), [index % 2 for index in range(20)])
     test = split_of("test", random_pixels(3), [0, 2, 1])
-    dataset = dataset_of(train, test, ("cat", "dog", "emu"), source="vtab-sun397:somewhere")
-    verdict = check(dataset)
+    source = "vtab-sun397:somewhere"
+    verdict = check(dataset_of(healthy().train, test, ("cat", "dog", "emu"), source=source))
     assert found(verdict)["class-not-in-train"].severity == "warning"
     assert found(verdict)["class-not-in-train"].items == ("emu",)
     assert verdict.usable
 
 
 def test_no_image_of_a_published_test_is_left_out() -> None:
-    train = split_of("train", [b"nothing", *map(as_png, random_pixels(19))], [i % 2 for i in range(20)])
-    test = split_of("test", [*map(as_png, random_pixels(5)), b"nothing"], [i % 2 for i in range(6)])
+    train = split_of("train", [b"nothing", *map(as_png, random_pixels(19))])
+    test = split_of("test", [*map(as_png, random_pixels(5)), b"nothing"])
     verdict = check(dataset_of(train, test, source="oxford-pets"))
     assert found(verdict)["unreadable-test"].items == ("test5",)
     assert verdict.exclude == {"train0"}
@@ -230,7 +224,7 @@ def test_small_classes_and_imbalance_are_told_with_numbers() -> None:
 def test_tiny_huge_and_mixed_sizes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitrail.data.image_checks.LARGE_PIXELS", 300)
     images = [*random_pixels(18), random_pixels(1, 5, 40)[0], random_pixels(1, 30, 40)[0]]
-    findings = found(check(dataset_of(split_of("train", images, [0, 1] * 10), healthy().test)))
+    findings = found(check(dataset_of(split_of("train", images), healthy().test)))
     assert findings["small-images"].items == ("train18",)
     assert findings["large-images"].items == ("train19",)
     assert findings["mixed-sizes"].count == 3

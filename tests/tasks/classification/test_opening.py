@@ -60,8 +60,9 @@ def sizes(dataset: ImageDataset) -> tuple[int, int, int]:
 SETTINGS = DataSettings(source="x", test_fraction=0.2, validation_fraction=0.25)
 
 
-def test_class_folders_are_divided_by_class(image_folder: Path) -> None:
-    dataset = open_dataset(image_folder, settings=SETTINGS)
+def test_class_folders_are_divided_by_class_and_seed(image_folder: Path) -> None:
+    dataset, same = (open_dataset(image_folder, settings=SETTINGS) for _ in range(2))
+    other = open_dataset(image_folder, settings=SETTINGS.with_changes({"split_seed": 1}))
     assert dataset.class_names == ("blue", "green", "red")
     assert dataset.format == "class folders"
     assert sizes(dataset) == (9, 3, 3)
@@ -71,14 +72,8 @@ def test_class_folders_are_divided_by_class(image_folder: Path) -> None:
             assert name.split("/")[0] == dataset.class_names[label]
     assert "seed 0" in dataset.test_origin
     assert not dataset.upright
-
-
-def test_opening_twice_gives_the_same_splits_and_another_seed_others(image_folder: Path) -> None:
-    one, same = (open_dataset(image_folder, settings=SETTINGS) for _ in range(2))
-    other = open_dataset(image_folder, settings=SETTINGS.with_changes({"split_seed": 1}))
-    assert one.test.names == same.test.names
-    assert one.fingerprint == same.fingerprint
-    assert one.test.names != other.test.names
+    assert dataset.test.names == same.test.names != other.test.names
+    assert dataset.fingerprint == same.fingerprint
 
 
 def test_the_training_split_of_a_divided_folder_gives_the_validation(divided_folder: Path) -> None:
@@ -142,21 +137,20 @@ def test_links_nested_hidden_and_stray_files_are_told_apart(tmp_path: Path) -> N
     assert found["ignored-files"].count == 1
 
 
-def test_classes_named_by_numbers_are_ordered_as_numbers(tmp_path: Path) -> None:
-    for label in (0, 2, 10):
-        (tmp_path / str(label)).mkdir()
-        for index in range(3):
-            picture("red").save(tmp_path / str(label) / f"{index}.png")
-    assert open_dataset(tmp_path).class_names == ("0", "2", "10")
-
-
-@pytest.mark.parametrize(("classes", "upright"), [("ab7", True), (["a", "b", "seven"], False)])
-def test_classes_of_one_character_are_upright(tmp_path: Path, classes: str, upright: bool) -> None:
+@pytest.mark.parametrize(
+    ("classes", "upright"),
+    [(["0", "2", "10"], False), (["7", "a", "b"], True), (["a", "b", "seven"], False)],
+)
+def test_classes_are_in_order_of_numbers_and_upright_if_of_one_character(
+    tmp_path: Path, classes: list[str], upright: bool
+) -> None:
     for name in classes:
         (tmp_path / name).mkdir()
         for index in range(3):
             picture("red").save(tmp_path / name / f"{index}.png")
-    assert open_dataset(tmp_path).upright is upright
+    dataset = open_dataset(tmp_path)
+    assert dataset.class_names == tuple(classes)
+    assert dataset.upright is upright
 
 
 def write_csv(path: Path, rows: list[tuple[str, str]], header: str = "file_name,label") -> None:
@@ -333,7 +327,7 @@ def test_builtin_digits_are_divided_by_class(
 
 
 def test_the_first_builtin_digit_is_that_of_scikit_learn() -> None:
-    raw = opening.read_digits().splits["train"]
+    raw = opening.read_packaged("digits").splits["train"]
     # first row of load_digits().images[0], in 17 levels
     assert (np.asarray(raw.images[0][0]) * (16 / 255)).round().tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
     assert raw.labels[:10].tolist() == list(range(10))
@@ -415,81 +409,58 @@ def test_what_does_not_exist_is_named(source: str, message: str) -> None:
         open_dataset(source)
 
 
-def nothing(root: Path) -> None: ...
-
-
-def one_text(root: Path) -> None:
-    (root / "a").mkdir()
-    (root / "a" / "notes.txt").write_text("x")
-
-
-def one_class(root: Path) -> None:
-    (root / "only").mkdir()
-    for index in range(3):
-        picture("red").save(root / "only" / f"{index}.png")
+RED = content("red")
+PICTURES = {f"{index}.png": RED for index in range(3)}
+UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
 
 
 @pytest.mark.parametrize(
-    ("write", "message"),
+    ("files", "opened", "message"),
     [
-        (nothing, r"is empty. Expected a folder for each class"),
-        (write_files, "holds 15 images but no class folder"),
-        (one_text, "holds no image, 1 other file"),
-        (one_class, r"has 1 class \('only'\) and .* Expected at least two classes"),
-    ],
-)
-def test_a_folder_without_two_classes_is_refused(
-    tmp_path: Path, write: Callable[[Path], object], message: str
-) -> None:
-    write(tmp_path)
-    with pytest.raises(DataError, match=message):
-        open_dataset(tmp_path)
-
-
-@pytest.mark.parametrize("folder", [".", "images"])
-def test_a_table_of_unknown_columns_is_named_where_there_are_no_classes(tmp_path: Path, folder: str) -> None:
-    write_files(tmp_path / folder)
-    (tmp_path / "all.csv").write_text("picture_url,words\nred0.png,a red one\n")
-    with pytest.raises(DataError, match=r"images?.*; all.csv has the columns 'picture_url', 'words'"):
-        open_dataset(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("all.json", b'{"pictures": [', r"all.json cannot be read: Expecting value"),
-        ("all.json", b"{}", r"all.json is of no known format"),
-        ("a.png", b"", r"a.png is of no known format"),
+        ({}, ".", r"is empty. Expected a folder for each class"),
+        (PICTURES, ".", "holds 3 images but no class folder"),
+        ({"a/notes.txt": b"x"}, ".", "holds no image, 1 other file"),
+        (
+            {f"only/{name}": RED for name in PICTURES},
+            ".",
+            r"has 1 class \('only'\) and .* Expected at least two classes",
+        ),
         *(
-            (name, b"\xff\xfe\x00broken", rf"{name} cannot be read as a table")
+            (
+                {f"{folder}/{name}": RED for name in PICTURES} | UNKNOWN_COLUMNS,
+                ".",
+                r"images?.*; all.csv has the columns 'picture_url', 'words'",
+            )
+            for folder in (".", "images")
+        ),
+        ({"all.json": b'{"pictures": ['}, "all.json", r"all.json cannot be read: Expecting value"),
+        ({"all.json": b"{}"}, "all.json", r"all.json is of no known format"),
+        ({"a.png": b""}, "a.png", r"a.png is of no known format"),
+        *(
+            ({name: b"\xff\xfe\x00broken"}, name, rf"{name} cannot be read as a table")
             for name in ("rows.parquet", "rows.jsonl", "rows.csv")
+        ),
+        *(
+            ({"rows.csv": content}, "rows.csv", message)
+            for content, message in (
+                (b"picture_of,label\na,b\n", r"no column of images, its columns are 'picture_of', 'label'"),
+                (b"image,meaning\na,b\n", r"no column of labels, its columns are 'image', 'meaning'"),
+                (b"image,label\n1.png,a\n2.png,b\n", r"names 2 image files and none of them exists"),
+                (b"image,label\n", r"holds no row"),
+                (b"", r"holds no row"),
+                (b"image,label\na,b,c\n", r"line 2 has 3 cells and the header 2"),
+            )
         ),
     ],
 )
-def test_a_file_that_is_no_data_set_is_refused(
-    tmp_path: Path, name: str, content: bytes, message: str
+def test_what_cannot_be_used_says_why(
+    tmp_path: Path, files: dict[str, bytes], opened: str, message: str
 ) -> None:
-    (tmp_path / name).write_bytes(content)
+    for name, body in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(body)
     with pytest.raises(DataError, match=message):
-        open_dataset(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("picture_of,label\na,b\n", r"no column of images, its columns are 'picture_of', 'label'"),
-        ("image,meaning\na,b\n", r"no column of labels, its columns are 'image', 'meaning'"),
-        ("image,label\nnone1.png,a\nnone2.png,b\n", r"names 2 image files and none of them exists"),
-        ("image,label\n", r"holds no row"),
-        ("", r"holds no row"),
-        ("image,label\na,b,c\n", r"line 2 has 3 cells and the header 2"),
-    ],
-    ids=["no-image", "no-label", "no-file", "header-only", "empty", "ragged"],
-)
-def test_a_table_that_cannot_be_used_says_why(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "rows.csv").write_text(text)
-    with pytest.raises(DataError, match=message):
-        open_dataset(tmp_path / "rows.csv")
+        open_dataset(tmp_path / opened)
 
 
 def test_shared_data_has_its_official_splits(shared_data: Path) -> None:
@@ -542,12 +513,9 @@ def test_a_test_without_labels_gives_its_place_to_the_validation(
     found = {finding.check: finding for finding in dataset.findings}
     assert found["unlabelled-splits"].items == ("test",)
     assert "validation-as-test" in found
-
-
-def test_training_images_without_labels_are_no_training_images(tmp_path: Path) -> None:
-    saved = save(tmp_path, {"train": [-1] * 3, "test": [0, 1]}, named=True)
+    unlabelled = save(tmp_path / "other", {"train": [unknown] * 3, "test": known}, named=named)
     with pytest.raises(DataError, match="0 training images"):
-        open_dataset(saved)
+        open_dataset(unlabelled)
 
 
 def test_tables_of_the_hub_are_read_the_same_way(tmp_path: Path) -> None:

@@ -7,39 +7,21 @@ import pytest
 import torch
 from PIL import Image
 
+from making.saved_vit import save_vit
 from making.small_exports import small_vit
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.models import build, model_settings
-from vitrail.models.checkpoint import LoadedModel, load_model, save_model
+from vitrail.models.checkpoint import LoadedModel, load_model
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.train.machine import best_precision
 
 NAMES = ("blue", "green", "red")
-CHANGES = {
-    "image_size": (12, 8),
-    "patch_size": 4,
-    "stem": "patch",
-    "width": 16,
-    "depth": 2,
-    "num_heads": 2,
-    "num_classes": 3,
-}
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run directory that holds a small, untrained model."""
-    torch.manual_seed(3)
-    save_model(
-        tmp_path / "run" / "model",
-        build("vit_nano", **CHANGES),
-        model_settings=model_settings("vit_nano", **CHANGES),
-        preprocessing=Preprocessing(image_size=(12, 8)).model_dump(mode="json"),
-        class_names=list(NAMES),
-        about={},
-    )
-    return tmp_path / "run"
+    """A run directory that holds a small, untrained model of 3 x 2 patches."""
+    return save_vit(tmp_path / "run" / "model", patch_size=4).parent
 
 
 def expected_probabilities(run: Path, path: Path) -> torch.Tensor:
@@ -146,16 +128,9 @@ def test_explanation_shows_what_the_pooled_patches_attend_to(run: Path, image_fo
     assert rollout.sum().item() == pytest.approx(1, abs=1e-5)
 
 
-def test_class_token_models_are_read_at_the_class_token(image_folder: Path) -> None:
-    changes = {**CHANGES, "class_token": True, "pool": "class"}
-    preprocessing = Preprocessing(image_size=(12, 8)).model_dump(mode="json")
-    model = build("vit_nano", **changes).eval()
-    predictor = Predictor(
-        LoadedModel(model, model_settings("vit_nano", **changes), preprocessing, [*NAMES], {})
-    )
-
-    explanation = predictor.explain(image_folder / "red" / "red-0.png")
-
+def test_class_token_models_are_read_at_the_class_token(tmp_path: Path, image_folder: Path) -> None:
+    save_vit(tmp_path / "model", patch_size=4, class_token=True, pool="class")
+    explanation = Predictor(tmp_path / "model").explain(image_folder / "red" / "red-0.png")
     torch.testing.assert_close(
         explanation.relevance("attention", layer=1, head=0),
         explanation.layers[1].weights[0, 0, 0, 1:].reshape(3, 2),

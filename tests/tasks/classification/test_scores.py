@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
-from sklearn.metrics import log_loss
+from sklearn import metrics
 
 from vitrail.tasks.classification.scores import (
     TEMPERATURE_RANGE,
@@ -40,54 +40,29 @@ def toy(num: int = 97, classes: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
     return logits.softmax(-1), labels
 
 
-def test_headline_scores_equal_those_of_scikit_learn() -> None:
-    from sklearn import metrics
-
+def test_scores_equal_those_of_scikit_learn() -> None:
     probabilities, labels = toy()
-    predicted = probabilities.argmax(-1).numpy()
+    predicted, true = probabilities.argmax(-1).numpy(), labels.numpy()
 
     scores = headline_scores(probabilities, labels)
 
     expected = {
-        "accuracy": metrics.accuracy_score(labels.numpy(), predicted),
-        "macro_f1": metrics.f1_score(
-            labels.numpy(), predicted, labels=range(7), average="macro", zero_division=0
-        ),
+        "accuracy": metrics.accuracy_score(true, predicted),
+        "macro_f1": metrics.f1_score(true, predicted, labels=range(7), average="macro", zero_division=0),
         "balanced_accuracy": np.mean(
-            metrics.recall_score(labels.numpy(), predicted, labels=[0, 1, 2, 3, 4, 6], average=None)
+            metrics.recall_score(true, predicted, labels=[0, 1, 2, 3, 4, 6], average=None)
         ),
-        "nll": -np.log(probabilities.double().numpy()[np.arange(97), labels.numpy()]).mean(),
-        "top5_accuracy": metrics.top_k_accuracy_score(
-            labels.numpy(), probabilities.numpy(), k=5, labels=range(7)
-        ),
+        "nll": -np.log(probabilities.double().numpy()[np.arange(97), true]).mean(),
+        "top5_accuracy": metrics.top_k_accuracy_score(true, probabilities.numpy(), k=5, labels=range(7)),
     }
     for name, value in expected.items():
         assert scores[name] == pytest.approx(value, abs=1e-6), name
-
-
-def test_top_five_is_left_out_for_five_classes() -> None:
-    probabilities, labels = toy(classes=5)
-    assert "top5_accuracy" not in headline_scores(probabilities, labels)
-
-
-def test_scores_of_each_class_equal_those_of_scikit_learn() -> None:
-    from sklearn.metrics import precision_recall_fscore_support
-
-    probabilities, labels = toy()
-    rows = per_class_scores(confusion_matrix(probabilities.argmax(-1), labels, 7))
-    expected = precision_recall_fscore_support(
-        labels.numpy(), probabilities.argmax(-1).numpy(), labels=range(7), zero_division=0
-    )
-    found = np.array([[row.precision, row.recall, row.f1, row.support] for row in rows]).T
-    np.testing.assert_allclose(found, np.array(expected), atol=1e-6)
-
-
-def test_confusion_matrix_equals_that_of_scikit_learn() -> None:
-    from sklearn.metrics import confusion_matrix as reference
-
-    probabilities, labels = toy()
-    expected = reference(labels.numpy(), probabilities.argmax(-1).numpy(), labels=range(7))
-    np.testing.assert_array_equal(confusion_matrix(probabilities.argmax(-1), labels, 7).numpy(), expected)
+    counts = confusion_matrix(probabilities.argmax(-1), labels, 7)
+    np.testing.assert_array_equal(counts, metrics.confusion_matrix(true, predicted, labels=range(7)))
+    found = np.array([[row.precision, row.recall, row.f1, row.support] for row in per_class_scores(counts)]).T
+    of_classes = metrics.precision_recall_fscore_support(true, predicted, labels=range(7), zero_division=0)
+    np.testing.assert_allclose(found, np.array(of_classes), atol=1e-6)
+    assert "top5_accuracy" not in headline_scores(*toy(classes=5))
 
 
 def test_calibration_error_equals_a_definition_written_in_numpy() -> None:
@@ -120,14 +95,10 @@ def test_a_sure_and_wrong_model_has_a_finite_likelihood() -> None:
     assert negative_log_likelihood(probabilities, torch.tensor([1, 1])) == pytest.approx(43.67, abs=0.01)
 
 
-def test_wilson_interval_equals_the_published_example() -> None:
-    # Newcombe 1998, Statistics in Medicine 17, table I, method 3: 81 of 263.
+def test_wilson_interval_equals_the_published_examples() -> None:
+    # Newcombe 1998, Statistics in Medicine 17, table I, method 3; 20 of 20 mirrors 0 of 20.
     assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
-
-
-def test_wilson_interval_of_a_perfect_score_does_not_claim_certainty() -> None:
     lower, upper = wilson_interval(20, 20)
-    # Newcombe 1998, table I: 20 of 20 mirrors 0 of 20 with (0, 0.1611).
     assert lower == pytest.approx(1 - 0.1611, abs=1e-4)
     assert upper == pytest.approx(1)
 
@@ -194,7 +165,9 @@ def test_likelihood_and_brier_score_agree_with_scikit_learn_and_numpy() -> None:
     logits, labels = drawn(57, 5, sharpness=1.7)
     probabilities = logits.double().softmax(dim=-1)
     scores = calibration_scores(logits, labels)
-    assert scores.nll == pytest.approx(log_loss(labels.numpy(), probabilities.numpy(), labels=range(5)))
+    assert scores.nll == pytest.approx(
+        metrics.log_loss(labels.numpy(), probabilities.numpy(), labels=range(5))
+    )
     truth = np.eye(5)[labels.numpy()]
     assert scores.brier == pytest.approx(((probabilities.numpy() - truth) ** 2).sum(axis=1).mean())
     assert brier_score(torch.eye(5), torch.tensor([1, 0, 2, 3, 4])) == pytest.approx(4 / 5)

@@ -10,14 +10,10 @@ from PIL import Image
 
 from making.colour_clip import COLOURS, load_colour_clip, write_colour_images
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.report.sections import RunRecord
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-from vitrail.tasks.contrastive.report import (
-    Found,
-    RetrievalReportInputs,
-    find_examples,
-    write_retrieval_report,
-)
+from vitrail.tasks.contrastive.report import Found, find_examples, write_retrieval_report
 from vitrail.tasks.contrastive.retrieval import retrieve
 from vitrail.train.evaluate import Report
 
@@ -75,8 +71,8 @@ SCORES = {
 
 def write(path: Path, *found: Found) -> str:
     report = Report(signature={"data": "x@1"}, scores=SCORES, tables={}, class_names=())
-    inputs = RetrievalReportInputs(title="clip on x", report=report, command="vitrail train x", found=found)
-    write_retrieval_report(path, inputs)
+    record = RunRecord(title="clip on x", report=report, command="vitrail train x")
+    write_retrieval_report(path, record, found)
     return path.read_text(encoding="utf-8")
 
 

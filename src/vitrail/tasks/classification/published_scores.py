@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from typing import Any
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.tasks.classification.benchmark_reading import NUM_VALIDATION, read_real_labels
-from vitrail.tasks.classification.benchmarks import METRIC_TEXTS, Benchmark, benchmark_of
+from vitrail.tasks.classification.benchmarks import METRIC_TEXTS, benchmark_of
 from vitrail.tasks.classification.formats.imagenet import MAPPING, NUM_CLASSES, WNID, validation_number
 from vitrail.tasks.classification.scores import ClassificationTables
 from vitrail.train.evaluate import Report
 
 
-def check_published(dataset: Any) -> None:
+def check_published(dataset: ImageDataset) -> None:
     """Check that a benchmark can be scored; other data always can.
 
     Raises:
         DataError: the labels of ReaL are missing, or the images or classes have not the numbers that they
             are found by.
     """
-    benchmark = _benchmark_of(dataset)
+    benchmark = benchmark_of(dataset.source)
     if benchmark is not None and benchmark.metric == "real_accuracy":
         _check_order(dataset, dataset.class_names)
         _numbers(dataset.test, range(len(dataset.test)))
         read_real_labels(dataset.source)
 
 
-def as_published(report: Report, dataset: Any, split: str) -> Report:
+def as_published(report: Report, dataset: ImageDataset, split: str) -> Report:
     """Add a benchmark's published metric to a report, and sign it; other reports stay as they are.
 
     Args:
         split: ``train``, ``validation`` or ``test``; the report follows its order.
     """
-    benchmark = _benchmark_of(dataset)
+    benchmark = benchmark_of(dataset.source)
     if benchmark is None:
         return report
     images = dataset.splits[split]
@@ -49,7 +48,7 @@ def as_published(report: Report, dataset: Any, split: str) -> Report:
         signature["real"] = f"{len(is_right)} of {len(images)} images have labels"
     if split == "test":
         signature |= sign_incomplete(dataset.source, len(images))
-    return Report(signature=signature, scores=scores, tables=report.tables, class_names=report.class_names)
+    return report.model_copy(update={"signature": signature, "scores": scores})
 
 
 def real_answers(report: Report, dataset: ImageDataset, split: str) -> list[bool]:
@@ -69,12 +68,6 @@ def sign_incomplete(source: str, num_images: int) -> dict[str, str]:
     return {"incomplete": f"{num_images} of {benchmark.num_scored} images"}
 
 
-def headline_of(dataset: Any, otherwise: str) -> str:
-    """Return the headline score: a benchmark's published metric, else ``otherwise``."""
-    benchmark = _benchmark_of(dataset)
-    return otherwise if benchmark is None else benchmark.metric
-
-
 def as_prepared(preprocessing: Preprocessing, source: str) -> tuple[Preprocessing, str]:
     """Return a model's preprocessing with the resizing of published results, and its description.
 
@@ -83,15 +76,10 @@ def as_prepared(preprocessing: Preprocessing, source: str) -> tuple[Preprocessin
     benchmark = benchmark_of(source)
     if benchmark is None:
         return preprocessing, "as the model's"
-    changes: dict[str, Any] = {
-        name: getattr(benchmark.preparation, name) for name in ("resize", "crop_fraction", "interpolation")
-    }
+    changes = benchmark.preparation._asdict()
+    del changes["source"]
     said = f"{benchmark.preparation.resize} {benchmark.preparation.crop_fraction:g}, as published"
     return preprocessing.with_changes(changes), said
-
-
-def _benchmark_of(dataset: Any) -> Benchmark | None:
-    return benchmark_of(dataset.source) if isinstance(dataset, ImageDataset) else None
 
 
 def _check_order(dataset: ImageDataset, predicted: Sequence[str]) -> None:

@@ -61,38 +61,35 @@ class ExplainedImage:
     """Probability of the predicted class, 0..1."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportInputs(RunRecord):
-    """The content of a run's report."""
-
-    errors: Sequence[ExplainedImage] = ()
-    examples: Sequence[ExplainedImage] = ()
-    """Correctly classified images of each class."""
-
-
-def write_report(path: Path, inputs: ReportInputs) -> None:
+def write_report(
+    path: Path,
+    record: RunRecord,
+    errors: Sequence[ExplainedImage] = (),
+    examples: Sequence[ExplainedImage] = (),
+) -> None:
     """Write the report as one self-contained HTML file.
 
     Args:
         path: the HTML file; replaced atomically.
+        examples: correctly classified images of each class.
     """
-    tables = ClassificationTables.from_tree(inputs.report.tables)
-    names = inputs.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
-    history = inputs.history()
+    tables = ClassificationTables.from_tree(record.report.tables)
+    names = record.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
+    history = record.history()
     parts = [
-        _head(inputs),
-        _errors(inputs.errors),
-        _examples(inputs.examples),
+        _head(record),
+        _pictures("Most confident errors", errors, "Look here for wrong labels first."),
+        _examples(examples),
         _confusion(tables, names),
-        beside(_confused_pairs(tables, names), _calibration(tables, inputs.report.scores)),
+        beside(_confused_pairs(tables, names), _calibration(tables, record.report.scores)),
         _per_class(tables, names),
         training_section(history, score=history.accuracy, score_name="validation accuracy", note=LOSS_NOTE),
     ]
-    write_run_page(path, inputs, parts, style=STYLE)
+    write_run_page(path, record, parts, style=STYLE)
 
 
-def _head(inputs: ReportInputs) -> str:
-    scores = inputs.report.scores
+def _head(record: RunRecord) -> str:
+    scores = record.report.scores
     interval = f"95 % interval {scores['accuracy_lower']:.1%} to {scores['accuracy_upper']:.1%}"
     entries = [
         (f"{scores['accuracy']:.2%}", "accuracy", interval),
@@ -105,35 +102,28 @@ def _head(inputs: ReportInputs) -> str:
     for name, label in PUBLISHED_SCORES.items():
         if name in scores:
             entries.insert(0, (f"{scores[name]:.2%}", label, "what papers report"))
-    return headline(inputs, entries)
-
-
-def _errors(errors: Sequence[ExplainedImage]) -> str:
-    if not errors:
-        return ""
-    note = f"{_what_is_shown(errors)} Look here for wrong labels first."
-    return section("Most confident errors", _pictures(errors[:MAX_PICTURES]), note)
+    return headline(record, entries)
 
 
 def _examples(examples: Sequence[ExplainedImage]) -> str:
-    if not examples:
-        return ""
-    note = f"{_what_is_shown(examples)} All are right and of median confidence: typical, not flattering."
+    note = "All are right and of median confidence: typical, not flattering."
     if len(examples) > MAX_PICTURES:
         note += f" The first {MAX_PICTURES} of {len(examples)} are shown."
-    title = "What it looks at, class by class" if examples[0].overlay else "Typical images of each class"
-    return section(title, _pictures(examples[:MAX_PICTURES]), note)
+    has_overlays = bool(examples) and examples[0].overlay is not None
+    title = "What it looks at, class by class" if has_overlays else "Typical images of each class"
+    return _pictures(title, examples, note)
 
 
-def _what_is_shown(images: Sequence[ExplainedImage]) -> str:
-    if images[0].overlay:
-        return "Left the image as the model saw it, right what it looked at."
-    return "The images as the model saw them; it has no attention that would show what it looked at."
-
-
-def _pictures(images: Sequence[ExplainedImage]) -> str:
+def _pictures(title: str, images: Sequence[ExplainedImage], note: str) -> str:
+    if not images:
+        return ""
+    lead = (
+        "Left the image as the model saw it, right what it looked at."
+        if images[0].overlay
+        else "The images as the model saw them; it has no attention that would show what it looked at."
+    )
     figures = []
-    for image in images:
+    for image in images[:MAX_PICTURES]:
         is_wrong = image.true != image.predicted
         given = f"<b>{escape(image.predicted)}</b> {image.confidence:.1%}"
         caption = f"{given}, true: {escape(image.true)}" if is_wrong else given
@@ -147,7 +137,7 @@ def _pictures(images: Sequence[ExplainedImage]) -> str:
             f'<figure class="{"wrong" if is_wrong else "right"}"><div class="pair">{shown}</div>'
             f"<figcaption>{caption}</figcaption></figure>"
         )
-    return f'<div class="pictures">{"".join(figures)}</div>'
+    return section(title, f'<div class="pictures">{"".join(figures)}</div>', f"{lead} {note}")
 
 
 def _confusion(tables: ClassificationTables, names: Sequence[str]) -> str:
@@ -212,8 +202,8 @@ def report_pictures(
     examples = [row for rows in examples_of_each_class(tables, count).values() for row in rows][:left]
     errors = most_confident_errors(tables, NUM_ERRORS)
     return (
-        explain_samples(predictor, source, tables, errors, names=names),
-        explain_samples(predictor, source, tables, examples, names=names),
+        explain_samples(predictor, source, tables, errors, names),
+        explain_samples(predictor, source, tables, examples, names),
     )
 
 
@@ -222,22 +212,16 @@ def explain_samples(
     source: SampleSource,
     tables: ClassificationTables,
     rows: Sequence[int],
-    *,
-    names: Sequence[str] = (),
+    names: Sequence[str],
 ) -> list[ExplainedImage]:
-    """Explain samples of an evaluated source for the report.
-
-    Args:
-        rows: rows of the tables, from ``most_confident_errors`` and ``examples_of_each_class``.
-    """
+    """Explain samples of an evaluated source, given by their rows in the tables."""
     images = []
     method, layer = None, None
     for row in rows:
         index = tables.indices[row]
         pixels = source.load(index, None).image
-        name = names[index] if names else f"image {index}"
         try:
-            explanation = predictor.explain_pixels(pixels, name, layer=layer)
+            explanation = predictor.explain_pixels(pixels, names[index], layer=layer)
             if method is None and explanation.maps:
                 method = explanation.default_method
                 layer = None if method == "rollout" else -1  # other layers are not shown and may be large
@@ -248,7 +232,7 @@ def explain_samples(
             ExplainedImage(
                 picture=to_picture(pixels),
                 overlay=overlay,
-                name=name,
+                name=names[index],
                 true=predictor.class_names[tables.labels[row]],
                 # From the tables, not from this forward pass: rounding could break a tie differently.
                 predicted=predictor.class_names[tables.predicted[row]],

@@ -30,7 +30,7 @@ from vitrail.tasks.classification.doctor import check as check_images
 from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.classification.opening import open_dataset, open_to_score, recognises
 from vitrail.tasks.classification.predictor import Predictor, classify_files
-from vitrail.tasks.classification.report import ReportInputs, report_pictures, write_report
+from vitrail.tasks.classification.report import report_pictures, write_report
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.tasks.contract import (
     Choice,
@@ -167,15 +167,15 @@ class ClassificationTask(Task):
         return published_scores.as_published(report, dataset, split)
 
     def headline_of(self, dataset: ImageDataset) -> str:
-        return published_scores.headline_of(dataset, self.headline)
+        benchmark = benchmark_of(dataset.source)
+        return self.headline if benchmark is None else benchmark.metric
 
     def export_objective(self, loaded: LoadedModel) -> ClassificationObjective:
         return ClassificationObjective(len(loaded.class_names), Preprocessing.from_tree(loaded.preprocessing))
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         names = parts.dataset.test.names
-        errors, examples = report_pictures(loaded, parts.test, names, record.report)
-        write_report(path, ReportInputs(**vars(record), errors=errors, examples=examples))
+        write_report(path, record, *report_pictures(loaded, parts.test, names, record.report))
 
     def explain(
         self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions

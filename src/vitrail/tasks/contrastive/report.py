@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +15,7 @@ from vitrail.data.text.rows import bounded_row
 from vitrail.interpret.draw import to_picture
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table
-from vitrail.report.sections import (
-    RunRecord,
-    headline,
-    training_section,
-    write_run_page,
-)
+from vitrail.report.sections import RunRecord, headline, training_section, write_run_page
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.contrastive.objective import DEPTHS
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
@@ -47,14 +41,6 @@ class Found(NamedTuple):
     caption: str
     images: tuple[tuple[Image.Image, bool], ...]
     """As the model saw them, nearest first, each with whether it is the caption's own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetrievalReportInputs(RunRecord):
-    """The content of a contrastive run's report."""
-
-    found: Sequence[Found] = ()
-    """Retrieval examples."""
 
 
 def find_examples(
@@ -88,25 +74,26 @@ def find_examples(
     return found
 
 
-def write_retrieval_report(path: Path, inputs: RetrievalReportInputs) -> None:
+def write_retrieval_report(path: Path, record: RunRecord, found: Sequence[Found]) -> None:
     """Write the report as one self-contained HTML file.
 
     Args:
         path: the HTML file; replaced atomically.
+        found: retrieval examples.
     """
-    scores, history = inputs.report.scores, inputs.history()
+    scores, history = record.report.scores, record.history()
     entries = [
         (f"{scores['mean_recall']:.1%}", "mean recall", "both ways, among the first 1, 5 and 10"),
         (f"{scores['text_to_image_r1']:.1%}", "image found first", "by a caption"),
         (f"{scores['image_to_text_r1']:.1%}", "caption found first", "by an image"),
     ]
     parts = [
-        headline(inputs, entries),
+        headline(record, entries),
         section("Recall", _recalls(scores), RECALL_NOTE),
-        _examples(inputs.found),
+        _examples(found),
         training_section(history, score=history.mean_recall, score_name="validation mean recall", note=""),
     ]
-    write_run_page(path, inputs, parts, style=STYLE)
+    write_run_page(path, record, parts, style=STYLE)
 
 
 def _recalls(scores: dict[str, float]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from vitrail.tasks.contract import (
 from vitrail.tasks.contrastive.choose import MAX_EPOCHS, choose
 from vitrail.tasks.contrastive.objective import ContrastiveObjective
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-from vitrail.tasks.contrastive.report import RetrievalReportInputs, find_examples, write_retrieval_report
+from vitrail.tasks.contrastive.report import find_examples, write_retrieval_report
 from vitrail.tasks.contrastive.samples import ImageTextSource
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
 from vitrail.tasks.contrastive.zero_shot import by_names, classes_to_score
@@ -110,28 +111,24 @@ class ContrastiveTask(Task):
         pretrained = load_start(experiment.weights, experiment.model.name)
         preprocessing = _prepare_preprocessing(experiment.data, dataset, pretrained)
         model = build_model(experiment, pretrained)
-        longest = experiment.model.max_length
+        source = partial(
+            ImageTextSource,
+            subwords=subwords,
+            preprocessing=preprocessing,
+            max_length=experiment.model.max_length,
+        )
         validation = None
         if len(dataset.validation) and train.validations:
-            validation = ImageTextSource(
-                dataset.validation, subwords, preprocessing, max_length=longest, cache=train.cache
-            )
+            validation = source(dataset.validation, cache=train.cache)
         objective = ContrastiveObjective(preprocessing, experiment.augment, pad_id=subwords.pad_id)
         return Parts(
             dataset=dataset,
             objective=objective,
             final_objective=objective,
             model=model,
-            train=ImageTextSource(
-                dataset.train,
-                subwords,
-                preprocessing,
-                experiment.augment,
-                max_length=longest,
-                cache=train.cache,
-            ),
+            train=source(dataset.train, augment=experiment.augment, cache=train.cache),
             validation=validation,
-            test=ImageTextSource(dataset.test, subwords, preprocessing, max_length=longest),
+            test=source(dataset.test),
             preprocessing=preprocessing,
             class_names=(),
             unit="images",
@@ -169,8 +166,7 @@ class ContrastiveTask(Task):
         return by_names(loaded, dataset.class_names, sentences)
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
-        inputs = RetrievalReportInputs(**vars(record), found=find_examples(loaded, parts.dataset.test))
-        write_retrieval_report(path, inputs)
+        write_retrieval_report(path, record, find_examples(loaded, parts.dataset.test))
 
     def explain(
         self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions

@@ -23,17 +23,8 @@ UNSIGNED_BYTE = 8  # the format's type code; the only one that images and labels
 MAX_BYTES = 1 << 34  # refuse a header that asks for more than 16 GiB
 STEMS: dict[str, SplitName] = {"train": "train", "t10k": "test", "test": "test"}
 FASHION_NAMES = (  # Xiao et al. 2017, table 2
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
 
 
 def recognises(path: Path) -> bool:
