@@ -23,7 +23,7 @@ from vitrail.tasks.classification import explanation as explaining
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.classification.report import explain_samples
 from vitrail.tasks.classification.scores import classification_tables
-from vitrail.tasks.explaining import explain_files
+from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
 
 NAMES = ["a", "b", "c", "d", "e"]
 
@@ -34,6 +34,10 @@ def _predictor(name: str, changes: dict, **more: object) -> Predictor:
     settings = model_settings(name, **changes)
     preprocessing = Preprocessing(image_size=(16, 24)).model_dump(mode="json")
     return Predictor(LoadedModel(build(name, **changes), settings, preprocessing, NAMES, {}))
+
+
+def write(predictor: Predictor, files: list[Path], output: Path, **options: Any) -> WrittenExplanations:
+    return explain_files(predictor.explain, files, ExplainOptions(output=output, **options))
 
 
 def _explain(predictor: Predictor) -> Explanation:
@@ -57,16 +61,16 @@ def test_a_pyramid_is_shown_by_the_attention_of_its_last_layer(name, changes, fi
     assert torch.equal(shown.relevance(), shown.relevance("attention", layer=-1))
     assert shown.relevance().shape == shown.layers[-1].grid
     assert shown.sheet().width > 0
-    page = explain_files(predictor.explain, [file], output=tmp_path / "out.html").files[0].read_text()
+    page = write(predictor, [file], tmp_path / "out.html").files[0].read_text()
     assert '"name": "rollout"' not in page
-    explain_files(predictor.explain, [file], output=tmp_path / "out.png")
+    write(predictor, [file], tmp_path / "out.png")
     assert (tmp_path / "out.png").stat().st_size > 0
 
 
 @pytest.mark.parametrize("name", ["out.png", "out.html"])
 def test_rollout_of_a_pyramid_is_refused(file, tmp_path, name):
     with pytest.raises(ConfigError, match="do not attend over one set of tokens"):
-        explain_files(_predictor("swin_t", SWIN).explain, [file], output=tmp_path / name, method="rollout")
+        write(_predictor("swin_t", SWIN), [file], tmp_path / name, method="rollout")
     assert not (tmp_path / name).exists()
 
 
@@ -124,12 +128,12 @@ def test_a_model_without_attention_is_explained_by_covering_and_gradients_alone(
     assert shown.default_method == "occlusion"
     assert torch.equal(shown.relevance(), shown.relevance("occlusion"))
     assert shown.relevance("gradient_input").shape == (16, 24)
-    page = explain_files(predictor.explain, [file], output=tmp_path / "out.html").files[0].read_text()
+    page = write(predictor, [file], tmp_path / "out.html").files[0].read_text()
     assert '"name": "attention"' not in page
     assert '"name": "occlusion"' in page
     for method in ("attention", "rollout"):
         with pytest.raises(ConfigError, match="mixes the patches of an image without attention"):
-            explain_files(predictor.explain, [file], output=tmp_path / "a.png", method=method)
+            write(predictor, [file], tmp_path / "a.png", method=method)
     with pytest.raises(ConfigError, match="without attention"):
         shown.sheet()
     assert not (tmp_path / "a.png").exists()
@@ -143,10 +147,8 @@ def test_methods_of_a_class_go_by_one_name_each(method, name, changes, file, tmp
     other = next(class_name for class_name in NAMES if class_name != shown.label)
     assert torch.equal(shown.relevance(method), shown.relevance(method, class_name=shown.label))
     assert not torch.equal(shown.relevance(method), shown.relevance(method, class_name=other))
-    explain_files(predictor.explain, [file], output=tmp_path / "out.png", method=method, class_name=other)
-    page = explain_files(
-        predictor.explain, [file], output=tmp_path / "out.html", method=method, class_name=other
-    )
+    write(predictor, [file], tmp_path / "out.png", method=method, class_name=other)
+    page = write(predictor, [file], tmp_path / "out.html", method=method, class_name=other)
     assert f'"name": "{method}", "className": "{other}"' in page.files[0].read_text()
 
 
@@ -169,7 +171,7 @@ def test_a_class_that_is_not_there_or_not_asked_for_is_refused():
 
 def test_a_mixing_matrix_has_no_relevance_and_its_page_does_without(file, tmp_path):
     predictor = _predictor("vit_b16", VIT, mixer="synthesizer_dense")
-    page = explain_files(predictor.explain, [file], output=tmp_path / "out.html").files[0].read_text()
+    page = write(predictor, [file], tmp_path / "out.html").files[0].read_text()
     assert '"name": "gradient_input"' in page
     assert '"name": "relevance"' not in page
     with pytest.raises(ConfigError, match="mixes its tokens without attention"):
@@ -236,7 +238,7 @@ def test_samples_are_explained_with_what_the_evaluation_said(colours: Predictor)
 
 
 def test_one_page_shows_several_images(colours: Predictor, image_folder: Path, tmp_path: Path) -> None:
-    written = explain_files(colours.explain, [image_folder / "red"], output=tmp_path / "new" / "out.html")
+    written = write(colours, [image_folder / "red"], tmp_path / "new" / "out.html")
     page = (tmp_path / "new" / "out.html").read_text()
     assert written.files == (tmp_path / "new" / "out.html",)
     assert len(written.explained) == 5
@@ -247,11 +249,11 @@ def test_bad_files_are_reported_and_the_others_explained(
     colours: Predictor, image_folder: Path, tmp_path: Path
 ) -> None:
     names = [image_folder / "red" / "red-0.png", tmp_path / "missing.png"]
-    written = explain_files(colours.explain, names, output=tmp_path / "out.html")
+    written = write(colours, names, tmp_path / "out.html")
     assert [each.name for each in written.explained] == [str(names[0])]
     assert [name for name, _ in written.errors] == [str(names[1])]
     with pytest.raises(DataError, match="none of 1 images can be read"):
-        explain_files(colours.explain, names[1:], output=tmp_path / "none.html")
+        write(colours, names[1:], tmp_path / "none.html")
     assert not (tmp_path / "none.html").exists()
 
 
@@ -259,7 +261,7 @@ def test_a_folder_gets_one_picture_for_each_image_under_its_own_name(
     colours: Predictor, image_folder: Path, tmp_path: Path
 ) -> None:
     names = [image_folder / "red" / "red-0.png", image_folder / "red" / "red-0.png", image_folder / "blue"]
-    written = explain_files(colours.explain, names, output=tmp_path / "pictures")
+    written = write(colours, names, tmp_path / "pictures")
     assert [file.name for file in written.files][:3] == ["red-0.png", "red-0-2.png", "blue-0.png"]
     assert len(list((tmp_path / "pictures").iterdir())) == len(written.files) == 7
 
@@ -271,9 +273,7 @@ def test_a_picture_shows_the_layer_and_the_head_that_were_named(
     pictures = {}
     for layer, head in ((None, None), (0, None), (0, 1), (1, None)):
         output = tmp_path / f"{layer}-{head}.png"
-        written = explain_files(
-            colours.explain, [image], output=output, method="attention", layer=layer, head=head
-        )
+        written = write(colours, [image], output, method="attention", layer=layer, head=head)
         assert written.files == (output,)
         pictures[layer, head] = output.read_bytes()
     assert pictures[None, None] == pictures[1, None], "the last one by default"
@@ -295,5 +295,5 @@ def test_requests_that_do_not_fit_are_refused(
     colours: Predictor, image_folder: Path, tmp_path: Path, inputs: str, name: str, options: Any, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        explain_files(colours.explain, [image_folder / inputs], output=tmp_path / name, **options)
+        write(colours, [image_folder / inputs], tmp_path / name, **options)
     assert not (tmp_path / name).exists()
