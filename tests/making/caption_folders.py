@@ -7,6 +7,8 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
+from making.image_folders import encode
+
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 60, 230)}
 SIDES = ("left", "right")
 
@@ -102,7 +104,6 @@ def write_json_lines(folder: Path) -> Path:
 
 def write_parquet(folder: Path, *, train: int = 12, validation: int = 4) -> Path:
     """Write parquet files with the bytes of images and lists of captions."""
-    import io
 
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -112,9 +113,7 @@ def write_parquet(folder: Path, *, train: int = 12, validation: int = 4) -> Path
         rows = []
         for number in range(first, first + count):
             picture, texts = draw_square(number)
-            encoded = io.BytesIO()
-            picture.save(encoded, format="png")
-            image = {"bytes": encoded.getvalue(), "path": f"{number:03d}.png"}
+            image = {"bytes": encode(picture), "path": f"{number:03d}.png"}
             rows.append({"image": image, "captions": texts})
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{split}.parquet")
     return folder

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -28,3 +30,11 @@ def noise(size: tuple[int, int], *, seed: int = 0) -> Image.Image:
     """An image of noise, `size` pixels wide and high, the same for the same seed."""
     width, height = size
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def encode(image: Image.Image | np.ndarray, form: str = "PNG", **options: Any) -> bytes:
+    """Return the bytes of an image file."""
+    written = io.BytesIO()
+    picture = Image.fromarray(image) if isinstance(image, np.ndarray) else image
+    picture.save(written, form, **options)
+    return written.getvalue()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-from PIL import Image
 
 from making.bright_boxes import bright_detector
 from making.colour_clip import load_colour_clip
+from making.image_folders import encode
 from making.small_models import small_captioner
 from making.small_translators import small_translator
 from vitrail.data.preprocessing import Preprocessing
@@ -61,9 +60,7 @@ def small_models() -> dict[str, Source]:
 def picture(seed: int = 0, size: tuple[int, int] = (21, 34), kind: str = "PNG") -> bytes:
     """Return an encoded image of random pixels, of some width and height."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-    encoded = io.BytesIO()
-    Image.fromarray(pixels).save(encoded, format=kind)
-    return encoded.getvalue()
+    return encode(pixels, kind)
 
 
 @contextmanager

@@ -85,7 +85,8 @@ def test_what_was_found_names_query_and_rank(
     ]
     assert (rows[2]["query"], rows[2]["found"]) == bad_row
     assert rows[2]["error"] == "no image"
-    assert lines == [FOUND.to_json(), {"source": "bad.png", "error": "no image"}]
+    matches = [{"name": "x.png", "cosine": 0.5}, {"name": "y.png", "cosine": 0.25}]
+    assert lines == [{"query": "a dog", "matches": matches}, {"source": "bad.png", "error": "no image"}]
 
 
 @pytest.mark.parametrize("name", ["answers.xyz", "answers", "answers.json.gz"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import struct
 import zlib
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from making.image_folders import encode
 from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.findings import Finding, Verdict
 from vitrail.tasks.classification.doctor import CHECKS, check
@@ -41,12 +41,6 @@ def dataset_of(
     return ImageDataset(
         source=source, format="test", class_names=class_names, train=train, validation=nothing, test=test
     )
-
-
-def as_png(pixels: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def healthy() -> ImageDataset:
@@ -195,8 +189,8 @@ def test_a_published_division_may_test_a_class_that_training_lacks() -> None:
 
 
 def test_no_image_of_a_published_test_is_left_out() -> None:
-    train = split_of("train", [b"nothing", *map(as_png, random_pixels(19))])
-    test = split_of("test", [*map(as_png, random_pixels(5)), b"nothing"])
+    train = split_of("train", [b"nothing", *map(encode, random_pixels(19))])
+    test = split_of("test", [*map(encode, random_pixels(5)), b"nothing"])
     verdict = check(dataset_of(train, test, source="oxford-pets"))
     assert found(verdict)["unreadable-test"].items == ("test5",)
     assert verdict.exclude == {"train0"}

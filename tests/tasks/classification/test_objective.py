@@ -131,15 +131,13 @@ def test_two_evaluators_joined_equal_one_and_repeated_images_count_once() -> Non
         assert torch.equal(first.state()[name], value)
 
 
-def test_models_are_chosen_by_a_score_of_every_validation() -> None:
+def test_models_are_chosen_by_accuracy_or_by_the_class_mean_where_that_is_the_score() -> None:
     task = ClassificationObjective(3, PREPROCESSING)
     assert isinstance(task, Ranking)
     assert task.best_by == ("accuracy", "max")
     assert task.best_by[0] in task.evaluator().result()
     assert not isinstance(task, Counting)  # its items are samples
 
-
-def test_models_are_chosen_by_the_class_mean_where_that_is_the_score() -> None:
     task = ClassificationObjective(3, PREPROCESSING, with_class_mean=True)
     assert task.best_by == ("balanced_accuracy", "max")
     assert task.best_by[0] in task.evaluator().result()

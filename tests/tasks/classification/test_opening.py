@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import struct
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from making.image_folders import encode
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.images import read_image
@@ -27,12 +27,6 @@ COLOURS = {"blue": (0, 0, 250), "green": (0, 250, 0), "red": (250, 0, 0)}
 
 def picture(name: str, size: int = 5) -> Image.Image:
     return Image.new("RGB", (size, size), COLOURS[name])
-
-
-def content(name: str) -> bytes:
-    buffer = io.BytesIO()
-    picture(name).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def labels_by_colour(dataset: ImageDataset) -> None:
@@ -205,17 +199,8 @@ def test_a_folder_of_tables_is_divided_by_their_names(tmp_path: Path) -> None:
     labels_by_colour(dataset)
 
 
-def test_a_column_of_splits_divides_one_table(tmp_path: Path) -> None:
-    rows = [(name, label, "test" if "4" in name else "Train") for name, label in write_files(tmp_path)]
-    lines = ["image,label,split", *(",".join(row) for row in rows)]
-    (tmp_path / "all.csv").write_text("\n".join(lines))
-    dataset = open_dataset(tmp_path / "all.csv", settings=SETTINGS)
-    assert sizes(dataset) == (9, 3, 3)
-    assert all("4" in name for name in dataset.test.names)
-
-
-def test_a_row_of_an_unknown_split_is_refused_by_its_place_in_the_table(tmp_path: Path) -> None:
-    rows = [f"{name},{label},train" for name, label in write_files(tmp_path)]
+def test_a_column_of_splits_divides_one_table_and_unknown_ones_are_refused(tmp_path: Path) -> None:
+    rows = [f"{name},{label},Train" for name, label in write_files(tmp_path)]
     table = ["image,label,split", rows[0], ",blue,train", *rows[1:4], "red0.png,red,tset", *rows[4:]]
     (tmp_path / "all.csv").write_text("\n".join(table))
     with pytest.raises(DataError, match=r"row 5 of .*all.csv belongs to a split named 'tset'"):
@@ -223,6 +208,7 @@ def test_a_row_of_an_unknown_split_is_refused_by_its_place_in_the_table(tmp_path
     (tmp_path / "all.csv").write_text("\n".join(table).replace("tset", "test"))
     dataset = open_dataset(tmp_path / "all.csv", settings=SETTINGS)
     assert dataset.test.names == ("red0.png",)
+    assert len(dataset.train) + len(dataset.validation) == 15
     labels_by_colour(dataset)
 
 
@@ -243,7 +229,7 @@ def test_parquet_of_bytes_takes_class_names_from_its_metadata(tmp_path: Path, as
 
     order = ["red", "blue", "green"]
     labels = [index % 3 for index in range(12)]
-    encoded: list[Any] = [content(order[label]) for label in labels]
+    encoded: list[Any] = [encode(picture(order[label])) for label in labels]
     if as_struct:
         encoded = [{"bytes": value, "path": None} for value in encoded]
     described = {
@@ -369,7 +355,7 @@ def test_a_hugging_face_data_set_is_read_without_decoding(hub_cache: Path) -> No
     order = ["red", "blue", "green"]
     features = datasets.Features({"label": datasets.ClassLabel(names=order), "photo_of": datasets.Image()})
     rows = {
-        "photo_of": [{"bytes": content(order[index % 3]), "path": None} for index in range(12)],
+        "photo_of": [{"bytes": encode(picture(order[index % 3])), "path": None} for index in range(12)],
         "label": [index % 3 for index in range(12)],
     }
     saved = datasets.Dataset.from_dict(rows, features=features)
@@ -409,7 +395,7 @@ def test_what_does_not_exist_is_named(source: str, message: str) -> None:
         open_dataset(source)
 
 
-RED = content("red")
+RED = encode(picture("red"))
 PICTURES = {f"{index}.png": RED for index in range(3)}
 UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
 

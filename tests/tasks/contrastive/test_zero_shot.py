@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from making.colour_clip import COLOURS, load_colour_clip, write_colour_images
 from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
-from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.contract import Sentences
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
@@ -89,40 +89,44 @@ def test_lists_of_templates_have_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "message"),
+    ("ask", "error", "message"),
     [
-        ("a photo", "no placeholders for a name"),
-        ("a {} of a {}", "2 placeholders for a name"),
-        ("a {name}", "no placeholders for a name"),
-        ("", "no placeholders for a name"),
+        *(
+            (lambda encoder, template=template: read_templates([template]), ConfigError, message)
+            for template, message in (
+                ("a photo", "no placeholders for a name"),
+                ("a {} of a {}", "2 placeholders for a name"),
+                ("a {name}", "no placeholders for a name"),
+                ("", "no placeholders for a name"),
+            )
+        ),
+        *(
+            (lambda encoder, names=names: check_names(names), ConfigError, message)
+            for names, message in (
+                ([], "no class was given"),
+                (["red", " "], "an empty name"),
+                (["a  cat", "a cat"], "'a cat' twice"),
+            )
+        ),
+        (lambda encoder: ZeroShotClassifier(encoder, ["red", "green " * 30]), DataError, "at most 18"),
+        (lambda encoder: ImageTextEncoder(load_colour_clip(), batch_size=0), ConfigError, "batch size is 0"),
+        (
+            lambda encoder: ImageTextEncoder(
+                load_colour_clip()._replace(preprocessing={"image_size": [4, 4]})
+            ),
+            CheckpointError,
+            "does not compare images with texts",
+        ),
     ],
 )
-def test_a_template_without_one_placeholder_is_refused(template: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read_templates([template])
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [([], "no class was given"), (["red", " "], "an empty name"), (["a  cat", "a cat"], "'a cat' twice")],
-)
-def test_lists_without_names_or_with_one_twice_are_refused(names: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check_names(names)
-
-
-def test_a_name_that_is_too_long_is_refused(encoder: ImageTextEncoder) -> None:
-    with pytest.raises(DataError, match="at most 18"):
-        ZeroShotClassifier(encoder, ["red", "green " * 30])
-
-
-def test_a_classifier_of_images_alone_is_refused() -> None:
-    loaded = load_colour_clip()
-    other = LoadedModel(*loaded[:2], {"image_size": [4, 4]}, *loaded[3:])
-    with pytest.raises(CheckpointError, match="does not compare images with texts"):
-        ImageTextEncoder(other)
-    with pytest.raises(ConfigError, match="batch size is 0"):
-        ImageTextEncoder(loaded, batch_size=0)
+def test_templates_names_and_models_that_do_not_fit_are_refused(
+    encoder: ImageTextEncoder,
+    ask: Callable[[ImageTextEncoder], object],
+    error: type[Exception],
+    message: str,
+) -> None:
+    with pytest.raises(error, match=message):
+        ask(encoder)
 
 
 @pytest.fixture

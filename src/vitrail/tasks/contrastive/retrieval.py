@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from vitrail.core.errors import ConfigError
@@ -20,33 +19,29 @@ class Match(NamedTuple):
     cosine: float
 
 
-@dataclass(frozen=True)
-class Retrieved:
-    """The results of one query."""
+class Retrieved(NamedTuple):
+    """The results of one query: a text, or the path of an image."""
 
     query: str
-    """The text, or the path of the image."""
     matches: tuple[Match, ...]
     """Nearest first."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {"query": self.query, "matches": [match._asdict() for match in self.matches]}
 
-
-@dataclass(frozen=True)
-class Retrieval:
-    """The results of all queries."""
+class Retrieval(NamedTuple):
+    """The results of all queries, in their order."""
 
     results: tuple[Retrieved, ...]
-    """In the order of the queries."""
     errors: tuple[tuple[str, str], ...]
     """Unreadable files and the reasons."""
     by_image: bool = False
     """Whether the queries are images."""
 
     def to_json(self) -> dict[str, Any]:
-        errors = [{"source": name, "error": error} for name, error in self.errors]
-        return {"results": [result.to_json() for result in self.results], "errors": errors}
+        results = [
+            {"query": query, "matches": [match._asdict() for match in matches]}
+            for query, matches in self.results
+        ]
+        return {"results": results, "errors": [{"source": name, "error": why} for name, why in self.errors]}
 
 
 def retrieve(
