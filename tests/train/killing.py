@@ -1,11 +1,12 @@
 """Train the toy in child processes that are killed again and again; run as a script by a test.
 
-``python killing.py FOLDER SETTING...`` leaves FOLDER/killed, resumed until it was done, and FOLDER/whole,
-never interrupted, and prints how many sessions were killed.
+``python killing.py FOLDER PLANS``, with PLANS as JSON: {name: [setting, ...]}, leaves FOLDER/NAME/killed, resumed
+until it was done, and FOLDER/NAME/whole, never interrupted, and prints how many sessions of each were killed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -63,10 +64,9 @@ def import_everything() -> None:
         TrainStep(SquaresObjective(), toy_model(), experiment, single_process()).optimisers.step()
 
 
-def main(root: Path, settings: list[str]) -> None:
+def train_and_kill(root: Path, settings: list[str]) -> int:
     """Kill the first sessions, at file operations and at moments in turn, and let the last one end."""
     chance = random.Random(5)
-    import_everything()
     if os.waitpid(start(root / "whole", settings), 0)[1] != 0:
         raise SystemExit("the run that nobody kills failed")
     num_killed = 0
@@ -85,9 +85,12 @@ def main(root: Path, settings: list[str]) -> None:
         num_killed += 1
     if num_killed == NUM_SESSIONS and os.waitpid(start(root / "killed", settings), 0)[1] != 0:
         raise SystemExit("the last session failed")
-    print(num_killed)  # noqa: T201  the test reads it
+    return num_killed
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(Path(sys.argv[1]), sys.argv[2:])
+    import_everything()
+    plans = json.loads(sys.argv[2])
+    killed = {name: train_and_kill(Path(sys.argv[1], name), settings) for name, settings in plans.items()}
+    print(json.dumps(killed))  # noqa: T201  the test reads it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,36 +44,14 @@ def metrics(run: Run) -> list[dict[str, Any]]:
     return [{key: value for key, value in entry.items() if key not in MEASURED} for entry in run.metrics()]
 
 
-def killed_and_whole(tmp_path: Path, settings: list[str]) -> tuple[Run, Run]:
-    """Train with and without being killed; the scores, curves and weights must be the same."""
-    command = [sys.executable, str(SCRIPT), str(tmp_path / "runs"), *settings]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 5
-    killed, whole = (open_run(tmp_path / "runs" / name) for name in ("killed", "whole"))
-    assert metrics(killed) == metrics(whole)
-    assert killed.experiment == whole.experiment
-    name = "model/model.safetensors"
-    assert (killed.path / name).read_bytes() == (whole.path / name).read_bytes()
-    return killed, whole
-
-
-def test_a_run_killed_at_any_moment_ends_with_the_same_weights(tmp_path: Path) -> None:
-    settings = [
-        "optim.name=muon",  # and AdamW for what is no hidden matrix
+KILLED = {
+    "to the end": [
+        "optim.name=muon",  # and AdamW for what is not a hidden matrix
         "train.steps=37",
         'train.replans=[{"at_step": 5, "steps": 41}, {"at_step": 19, "steps": 31}]',
         "train.checkpoint_every_s=1e-9",  # a checkpoint after each step: most kills hit its writing
-    ]
-    killed, whole = killed_and_whole(tmp_path, settings)
-    assert metrics(whole)[-1]["step"] == 31
-    name = "checkpoints/step-000031/state.safetensors"
-    assert (killed.path / name).read_bytes() == (whole.path / name).read_bytes()
-    assert [path.name for path in killed.checkpoints.iterdir()] == ["step-000031"]
-
-
-def test_a_run_that_stops_early_keeps_its_best_weights_through_every_kill(tmp_path: Path) -> None:
-    settings = [
+    ],
+    "early": [
         "optim.learning_rate=0.3",  # too high, so that scores get worse again
         "optim.average=tail",
         "optim.tail_fraction=0.9",
@@ -82,8 +61,41 @@ def test_a_run_that_stops_early_keeps_its_best_weights_through_every_kill(tmp_pa
         "train.patience=4",
         "train.keep=best",
         "train.checkpoint_every_s=1e-9",
-    ]
-    killed, whole = killed_and_whole(tmp_path, settings)
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def killed_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of ``KILLED``, killed and whole."""
+    folder = tmp_path_factory.mktemp("runs")
+    command = [sys.executable, str(SCRIPT), str(folder), json.dumps(KILLED)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert all(count >= 5 for count in json.loads(done.stdout).values())
+    return folder
+
+
+def killed_and_whole(folder: Path) -> tuple[Run, Run]:
+    """Compare a run that was killed with one that was not: scores, curves and weights must be the same."""
+    killed, whole = (open_run(folder / name) for name in ("killed", "whole"))
+    assert metrics(killed) == metrics(whole)
+    assert killed.experiment == whole.experiment
+    name = "model/model.safetensors"
+    assert (killed.path / name).read_bytes() == (whole.path / name).read_bytes()
+    return killed, whole
+
+
+def test_a_run_killed_at_any_moment_ends_with_the_same_weights(killed_runs: Path) -> None:
+    killed, whole = killed_and_whole(killed_runs / "to the end")
+    assert metrics(whole)[-1]["step"] == 31
+    name = "checkpoints/step-000031/state.safetensors"
+    assert (killed.path / name).read_bytes() == (whole.path / name).read_bytes()
+    assert [path.name for path in killed.checkpoints.iterdir()] == ["step-000031"]
+
+
+def test_a_run_that_stops_early_keeps_its_best_weights_through_every_kill(killed_runs: Path) -> None:
+    killed, whole = killed_and_whole(killed_runs / "early")
     validations = [entry for entry in metrics(whole) if entry["kind"] == "validation"]
     best = min(validations, key=lambda entry: entry["scores"]["mse"])
     assert best is validations[-5]
@@ -135,16 +147,12 @@ def test_a_checkpoint_of_another_model_is_refused(saved: Path) -> None:
         load_training(saved, fresh_step(dim=3))
 
 
-def test_a_cut_off_checkpoint_is_refused(saved: Path) -> None:
-    path = saved / "state.safetensors"
-    path.write_bytes(path.read_bytes()[:-1])
+def test_a_cut_off_checkpoint_and_one_of_a_later_version_are_refused(saved: Path) -> None:
+    state, tensors = saved / "state.json", saved / "state.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="damaged"):
         load_training(saved, fresh_step())
-
-
-def test_a_checkpoint_of_a_later_version_is_refused(saved: Path) -> None:
-    path = saved / "state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 99}))
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"version": 99}))
     with pytest.raises(CheckpointError, match="version 99"):
         load_training(saved, fresh_step())
 
@@ -265,18 +273,13 @@ def test_training_stops_when_the_score_has_not_improved_for_as_long_as_patience_
     assert [path.name for path in run.checkpoints.iterdir()] == [f"step-{last['step']:06d}"]
 
 
-def test_without_patience_the_plan_is_fulfilled(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    assert fit_peaked(run).steps == 60
-    assert best_of(run)["step"] < 45
-
-
 def test_the_model_is_returned_with_the_weights_of_the_best_validation(tmp_path: Path) -> None:
     events: list[Event] = []
     run = new_run(tmp_path, train__keep="best")
     result = fit_peaked(run, on_event=events.append)
     best = best_of(run)
-    assert result.steps == 60
+    assert result.steps == 60  # without patience the plan is fulfilled
+    assert best["step"] < 45
     assert result.model_step == best["step"]
     assert result.scores == best["scores"]
     assert events[-1] == Kept(best["step"], 60, best["scores"]["closeness"])
@@ -287,9 +290,19 @@ def test_the_model_is_returned_with_the_weights_of_the_best_validation(tmp_path:
     assert evaluator.result()["closeness"] == pytest.approx(best["scores"]["closeness"], abs=1e-6)
 
 
+STOPPING = {"train__patience": 3, "train__keep": "best"}
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, TrainResult]:
+    """A run that stopped early and keeps its best weights."""
+    run = new_run(tmp_path_factory.mktemp("whole"), **STOPPING)
+    return run, fit_peaked(run)
+
+
 @pytest.mark.parametrize("average", ["ema", "tail"])
 def test_a_run_interrupted_anywhere_keeps_and_stops_as_one_that_was_not(tmp_path: Path, average: str) -> None:
-    changes = {"train__patience": 3, "train__keep": "best", "optim__average": average}
+    changes = STOPPING | {"optim__average": average}
     whole = new_run(tmp_path, **changes)
     expected = fit_peaked(whole)
     best, last = best_of(whole)["step"], expected.steps
@@ -310,11 +323,9 @@ def test_a_run_interrupted_anywhere_keeps_and_stops_as_one_that_was_not(tmp_path
 
 @pytest.mark.parametrize("num_left", [0, 2])
 def test_a_power_failure_that_takes_lines_of_the_metrics_changes_neither_weights_nor_stop(
-    tmp_path: Path, num_left: int
+    tmp_path: Path, whole_run: tuple[Run, TrainResult], num_left: int
 ) -> None:
-    changes = {"train__patience": 3, "train__keep": "best"}
-    whole, run = (new_run(tmp_path, **changes) for _ in range(2))
-    expected = fit_peaked(whole)
+    (whole, expected), run = whole_run, new_run(tmp_path, **STOPPING)
     with pytest.raises(TrainingInterrupted):
         fit_peaked(run, best_of(whole)["step"] + 4)  # after a validation that was worse than the best
     path = run.path / "metrics.jsonl"
@@ -361,18 +372,16 @@ def test_a_repeated_run_stops_where_the_first_one_did(tmp_path: Path) -> None:
         assert all(torch.equal(result[name], expected[name]) for name in expected)
 
 
-def test_a_finished_run_resumes_to_its_best_weights_at_once(tmp_path: Path) -> None:
-    run = new_run(tmp_path, train__keep="best", train__patience=3)
-    expected = fit_peaked(run)
+def test_a_finished_run_resumes_to_its_best_weights_at_once(whole_run: tuple[Run, TrainResult]) -> None:
+    run, expected = whole_run
     again = fit_peaked(open_run(run.path), resume=True)
     assert again.steps == expected.steps
     assert again.scores == expected.scores
     assert torch.equal(again.model.state_dict()["head.weight"], expected.model.state_dict()["head.weight"])
 
 
-def test_best_weights_of_another_step_are_refused(tmp_path: Path) -> None:
-    run = new_run(tmp_path, train__keep="best")
-    fit_peaked(run)
+def test_best_weights_of_another_step_are_refused(tmp_path: Path, whole_run: tuple[Run, TrainResult]) -> None:
+    run = open_run(shutil.copytree(whole_run[0].path, tmp_path / "run"))
     path = run.checkpoints / "best" / "state.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"step": 1}))
     with pytest.raises(CheckpointError, match=r"step 1\..*the best validation"):
