@@ -57,9 +57,9 @@ def test_rows_within_a_quoted_cell_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        ('{"file_name": ', "line 4 of .* is no JSON: Expecting value at character 1[45]"),
+        ('{"file_name": ', "line 4 of .* is not JSON: Expecting value at character 1[45]"),
         ("[1]", "line 4 of .* is a JSON list"),
-        ("[" * 100_000, "line 4 of .* is no JSON"),
+        ("[" * 100_000, "line 4 of .* is not JSON"),
     ],
     ids=["cut", "list", "deep"],
 )

@@ -1,7 +1,8 @@
 """Train the toy in child processes that are killed again and again; run as a script by a test.
 
-``python killing.py FOLDER PLANS``, with PLANS as JSON: {name: [setting, ...]}, leaves FOLDER/NAME/killed, resumed
-until it was done, and FOLDER/NAME/whole, never interrupted, and prints how many sessions of each were killed.
+``python killing.py FOLDER PLANS``, with PLANS as JSON {name: [setting, ...]}, leaves FOLDER/NAME/killed,
+resumed until it was done, and FOLDER/NAME/whole, never interrupted, and prints how many sessions of each were
+killed.
 """
 
 from __future__ import annotations

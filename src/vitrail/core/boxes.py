@@ -11,8 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+Boxes = Float[Tensor, "*boxes 4"]
+PairedBoxes = Float[Tensor, "*#boxes 4"]
+FirstBoxes, OtherBoxes = Float[Tensor, "*batch n 4"], Float[Tensor, "*batch m 4"]
+Pairs = Float[Tensor, "*batch n m"]
 
-def cxcywh_to_xyxy(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:
+
+def cxcywh_to_xyxy(boxes: Boxes) -> Boxes:
     """Convert centre and size to corners.
 
     >>> cxcywh_to_xyxy(torch.tensor([3.0, 5.0, 2.0, 4.0]))
@@ -22,18 +27,18 @@ def cxcywh_to_xyxy(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"
     return torch.cat((centre - half, centre + half), dim=-1)
 
 
-def xyxy_to_cxcywh(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:
+def xyxy_to_cxcywh(boxes: Boxes) -> Boxes:
     """Convert corners to centre and size."""
     first, last = boxes[..., :2], boxes[..., 2:]
     return torch.cat(((first + last) / 2, last - first), dim=-1)
 
 
-def xywh_to_xyxy(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:
+def xywh_to_xyxy(boxes: Boxes) -> Boxes:
     """Convert the first corner and size to corners."""
     return torch.cat((boxes[..., :2], boxes[..., :2] + boxes[..., 2:]), dim=-1)
 
 
-def xyxy_to_xywh(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:
+def xyxy_to_xywh(boxes: Boxes) -> Boxes:
     """Convert corners to the first corner and size.
 
     >>> xyxy_to_xywh(torch.tensor([2.0, 3.0, 4.0, 7.0]))
@@ -42,7 +47,7 @@ def xyxy_to_xywh(boxes: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes 4"]:
     return torch.cat((boxes[..., :2], boxes[..., 2:] - boxes[..., :2]), dim=-1)
 
 
-def clip_boxes(boxes_xyxy: Float[Tensor, "*boxes 4"], size: tuple[float, float]) -> Float[Tensor, "*boxes 4"]:
+def clip_boxes(boxes_xyxy: Boxes, size: tuple[float, float]) -> Boxes:
     """Clip boxes to an image of some height and width; a box outside of it gets zero area.
     >>> clip_boxes(torch.tensor([-2.0, 3.0, 4.0, 9.0]), (7, 5))
     tensor([0., 3., 4., 7.])
@@ -52,22 +57,18 @@ def clip_boxes(boxes_xyxy: Float[Tensor, "*boxes 4"], size: tuple[float, float])
     return boxes_xyxy.clamp(min=torch.zeros_like(upper), max=upper)
 
 
-def box_area(boxes_xyxy: Float[Tensor, "*boxes 4"]) -> Float[Tensor, "*boxes"]:
+def box_area(boxes_xyxy: Boxes) -> Float[Tensor, "*boxes"]:
     """Return the areas; 0 if corners are swapped."""
     width, height = (boxes_xyxy[..., 2:] - boxes_xyxy[..., :2]).clamp(min=0).unbind(-1)
     return width * height
 
 
-def box_iou(
-    boxes_xyxy: Float[Tensor, "*batch n 4"], others_xyxy: Float[Tensor, "*batch m 4"]
-) -> Float[Tensor, "*batch n m"]:
+def box_iou(boxes_xyxy: FirstBoxes, others_xyxy: OtherBoxes) -> Pairs:
     """Return the IoU of all pairs of two sets of boxes; 0 where neither has an area."""
     return paired_iou(*_all_pairs(boxes_xyxy, others_xyxy))
 
 
-def covered_share(
-    boxes_xyxy: Float[Tensor, "*batch n 4"], others_xyxy: Float[Tensor, "*batch m 4"]
-) -> Float[Tensor, "*batch n m"]:
+def covered_share(boxes_xyxy: FirstBoxes, others_xyxy: OtherBoxes) -> Pairs:
     """Return the fraction of each box inside each of the others.
 
     >>> covered_share(torch.tensor([[0.0, 0.0, 2.0, 2.0]]), torch.tensor([[1.0, 0.0, 9.0, 9.0]]))
@@ -77,16 +78,12 @@ def covered_share(
     return _share(intersection, box_area(boxes_xyxy)[..., :, None].expand_as(intersection))
 
 
-def generalised_box_iou(
-    boxes_xyxy: Float[Tensor, "*batch n 4"], others_xyxy: Float[Tensor, "*batch m 4"]
-) -> Float[Tensor, "*batch n m"]:
+def generalised_box_iou(boxes_xyxy: FirstBoxes, others_xyxy: OtherBoxes) -> Pairs:
     """Return the generalised IoU of all pairs of two sets of boxes; see ``paired_generalised_iou``."""
     return paired_generalised_iou(*_all_pairs(boxes_xyxy, others_xyxy))
 
 
-def paired_iou(
-    boxes_xyxy: Float[Tensor, "*#boxes 4"], others_xyxy: Float[Tensor, "*#boxes 4"]
-) -> Float[Tensor, "*boxes"]:
+def paired_iou(boxes_xyxy: PairedBoxes, others_xyxy: PairedBoxes) -> Float[Tensor, "*boxes"]:
     """Return the IoU of corresponding boxes; 0 where neither has an area.
 
     >>> paired_iou(torch.tensor([0.0, 0.0, 2.0, 2.0]), torch.tensor([1.0, 0.0, 3.0, 2.0]))
@@ -96,9 +93,7 @@ def paired_iou(
     return _share(intersection, union)
 
 
-def paired_generalised_iou(
-    boxes_xyxy: Float[Tensor, "*#boxes 4"], others_xyxy: Float[Tensor, "*#boxes 4"]
-) -> Float[Tensor, "*boxes"]:
+def paired_generalised_iou(boxes_xyxy: PairedBoxes, others_xyxy: PairedBoxes) -> Float[Tensor, "*boxes"]:
     """Return the generalised IoU of corresponding boxes, from -1 to 1.
 
     It lowers the IoU by the empty share of the smallest enclosing box, which grows with the distance of

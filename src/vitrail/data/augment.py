@@ -20,10 +20,11 @@ ERASED_AREA = (0.02, 1 / 3)  # Zhong et al. 2020, section 3.2: s_l and s_h, as t
 ERASED_ASPECT = (0.3, 1 / 0.3)  # Zhong et al. 2020, section 3.2: r_1 and r_2
 GREY = (0.299, 0.587, 0.114)  # luma weights of ITU-R BT.601
 
+Images = Float[Tensor, "batch 3 height width"]
+"""Normalised."""
 
-def augment(
-    images: Float[Tensor, "batch 3 height width"], settings: AugmentSettings, generator: torch.Generator
-) -> Float[Tensor, "batch 3 height width"]:
+
+def augment(images: Images, settings: AugmentSettings, generator: torch.Generator) -> Images:
     """Apply all enabled augmentations of single images to a normalised batch.
 
     Flip, shift, rotation, colour and erasing, in this order; random crops are the sample source's work and
@@ -42,17 +43,13 @@ def augment(
     return images
 
 
-def flip(
-    images: Float[Tensor, "batch 3 height width"], generator: torch.Generator
-) -> Float[Tensor, "batch 3 height width"]:
+def flip(images: Images, generator: torch.Generator) -> Images:
     """Flip each image left and right with probability one half."""
     is_flipped = torch.rand(len(images), generator=generator) < 0.5
     return torch.where(is_flipped.to(images.device)[:, None, None, None], images.flip(-1), images)
 
 
-def shift(
-    images: Float[Tensor, "batch 3 height width"], max_shift: int, generator: torch.Generator
-) -> Float[Tensor, "batch 3 height width"]:
+def shift(images: Images, max_shift: int, generator: torch.Generator) -> Images:
     """Shift each image by up to ``max_shift`` whole pixels along both axes, padded with zeros."""
     batch, _, height, width = images.shape
     offsets = torch.randint(0, 2 * max_shift + 1, (2, batch), generator=generator).to(images.device)
@@ -61,9 +58,7 @@ def shift(
     return windows[torch.arange(batch, device=images.device), :, offsets[0], offsets[1]]
 
 
-def rotate(
-    images: Float[Tensor, "batch 3 height width"], max_degrees: float, generator: torch.Generator
-) -> Float[Tensor, "batch 3 height width"]:
+def rotate(images: Images, max_degrees: float, generator: torch.Generator) -> Images:
     """Rotate each image about its centre by up to ``max_degrees`` either way, bilinear, padded with zeros."""
     _, _, height, width = images.shape
     turns = torch.rand(len(images), generator=generator).to(images.device) * 2 - 1
@@ -76,9 +71,7 @@ def rotate(
     return F.grid_sample(images, grid.to(images.dtype), align_corners=False)
 
 
-def change_colour(
-    images: Float[Tensor, "batch 3 height width"], strength: float, generator: torch.Generator
-) -> Float[Tensor, "batch 3 height width"]:
+def change_colour(images: Images, strength: float, generator: torch.Generator) -> Images:
     """Change brightness, contrast and saturation of each image by up to ``strength``.
 
     In normalised units: x becomes c (s x + (1 - s) grey(x) - m) + m + b with the image's mean m, contrast
@@ -94,9 +87,7 @@ def change_colour(
     return torch.addcmul(rest, images, (1 + saturation) * factor)
 
 
-def erase(
-    images: Float[Tensor, "batch 3 height width"], probability: float, generator: torch.Generator
-) -> Float[Tensor, "batch 3 height width"]:
+def erase(images: Images, probability: float, generator: torch.Generator) -> Images:
     """Set one random box of some images to zero, the mean colour.
 
     Departs from the paper: one draw per image and no second try; a box that is too long for the image is
@@ -120,12 +111,12 @@ def erase(
 
 
 def mix(
-    images: Float[Tensor, "batch 3 height width"],
+    images: Images,
     labels: Int[Tensor, " batch"],
     num_classes: int,
     settings: AugmentSettings,
     generator: torch.Generator,
-) -> tuple[Float[Tensor, "batch 3 height width"], Float[Tensor, "batch classes"]]:
+) -> tuple[Images, Float[Tensor, "batch classes"]]:
     """Mix each image with its neighbour in the batch, by mixup or CutMix, one draw for the whole batch.
 
     Args:
@@ -170,8 +161,6 @@ def _cutmix_box(
     return top, bottom, left, right
 
 
-def _inside(
-    start: Float[Tensor, " batch"], length: Float[Tensor, " batch"], size: int
-) -> Bool[Tensor, "batch size"]:
+def _inside(start: Tensor, length: Tensor, size: int) -> Bool[Tensor, "batch size"]:
     positions = torch.arange(size, device=start.device)
     return (positions >= start[:, None]) & (positions < (start + length)[:, None])

@@ -13,14 +13,14 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.core.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
-from vitrail.core.config import Config, ImageSize
+from vitrail.core.config import ImageSize
 from vitrail.data.images import decode, open_image, upright_size
 from vitrail.data.preprocessing import (
     REDUCING_GAP,
     RESAMPLING,
+    Normalisation,
     Preprocessing,
     channel_statistics,
-    normalise,
     sample_images,
 )
 
@@ -28,7 +28,7 @@ STATISTICS_BYTES = 2**28  # of pixels, that statistics are taken of
 STATISTICS_IMAGES = 2000  # at most
 
 
-class BoxPreprocessing(Config):
+class BoxPreprocessing(Normalisation):
     """How every image, with its boxes, is brought to a detector's input.
 
     The whole image is always resized to the whole input, so normalised boxes are the same for both, whatever
@@ -44,10 +44,6 @@ class BoxPreprocessing(Config):
     """How an image is brought to it: scaled to fit into ``image_size`` with its aspect kept; squashed to it;
     or scaled so that its shorter side is the shorter one of ``image_size``, unless its longer side would
     exceed the longer one (Carion et al. 2020, section 4)."""
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    """Mean of each channel that is subtracted, for pixels in 0..1."""
-    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    """Standard deviation of each channel that is divided by, for pixels in 0..1."""
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     """Filter of the resizing, always with antialiasing."""
 
@@ -98,11 +94,6 @@ class BoxPreprocessing(Config):
     ) -> Float[Tensor, "*boxes 4"]:
         """Convert a model's boxes, normalised without padding, to xyxy in pixels; inverts ``to_model``."""
         return cxcywh_to_xyxy(boxes_cxcywh) * _sides(boxes_cxcywh, original_size)
-
-    def normalise(
-        self, images: UInt8[Tensor, "batch 3 height width"]
-    ) -> Float[Tensor, "batch 3 height width"]:
-        return normalise(images, self.mean, self.std)
 
     def denormalise(
         self, images: Float[Tensor, "batch 3 height width"]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from vitrail.core.errors import DataError
 from vitrail.core.hub import without_waiting
-from vitrail.data.findings import Finding
+from vitrail.data.findings import Finding, about
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 from vitrail.data.tables import content_of, find_column
 
@@ -54,17 +54,8 @@ class HubSet(NamedTuple):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        if not self.unread:
-            return ()
-        return (
-            Finding(
-                "warning",
-                "unread-splits",
-                f"{len(self.unread)} splits are not used",
-                "Name them train, validation or test",
-                self.unread,
-            ),
-        )
+        message, remedy = f"{len(self.unread)} splits are not used", "Name them train, validation or test"
+        return tuple(about(self.unread, "warning", "unread-splits", message, remedy))
 
     def demand(self, split: SplitName | None = None) -> None:
         """Refuse a data set without this split, or without any.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 from vitrail.data.dataset import DividedDataset
-from vitrail.data.findings import Finding, about, number_of
+from vitrail.data.findings import Finding, about, counted, number_of
 from vitrail.data.inspection import SeenImages
 
 SMALL_PX = 8  # a shorter side below this shows next to nothing
@@ -48,24 +48,16 @@ def find_similar_names(examined: SeenImages) -> Iterator[Finding]:
     for name in examined.class_names:
         alike["".join(letter for letter in name.casefold() if letter not in " -_")].append(name)
     pairs = [" = ".join(map(repr, names)) for names in alike.values() if len(names) > 1]
-    yield from about(
-        pairs,
-        "warning",
-        "similar-class-names",
-        f"{number_of(len(pairs), 'class name')} spelt in several ways",
-        "Join these classes if they mean the same",
-    )
+    remedy = "Join these classes if they mean the same"
+    yield from counted(pairs, "warning", "similar-class-names", "class name", "spelt in several ways", remedy)
 
 
 def find_wrong_suffixes(examined: SeenImages) -> Iterator[Finding]:
     """Files whose suffix does not match their format."""
     items = [f"{name} is {seen.other_format}" for name, seen in examined.seen if seen.other_format]
-    yield from about(
-        items,
-        "warning",
-        "wrong-suffix",
-        f"{number_of(len(items), 'file')} of another format than the suffix says",
-        "They are read by their content; rename them for other programs",
+    remedy = "They are read by their content; rename them for other programs"
+    yield from counted(
+        items, "warning", "wrong-suffix", "file", "of another format than the suffix says", remedy
     )
 
 
@@ -74,29 +66,18 @@ def find_conversions(examined: SeenImages) -> Iterator[Finding]:
     for trait, text in CONVERSIONS.items():
         names = [name for name, seen in examined.seen if trait in seen.traits]
         are = "is" if len(names) == 1 else "are"
-        yield from about(
-            names, "info", trait, f"{number_of(len(names), 'image')} {are} {text}", "Nothing to do"
-        )
+        yield from counted(names, "info", trait, "image", f"{are} {text}", "Nothing to do")
 
 
 def find_odd_sizes(examined: SeenImages) -> Iterator[Finding]:
     """Tiny or huge images, and varying sizes."""
     small = [name for name, seen in examined.seen if min(seen.height, seen.width) < SMALL_PX]
-    yield from about(
-        small,
-        "warning",
-        "small-images",
-        f"{number_of(len(small), 'image')} with a side below {SMALL_PX} pixels",
-        "Remove them if they are icons or mistakes",
-    )
+    message, remedy = f"with a side below {SMALL_PX} pixels", "Remove them if they are icons or mistakes"
+    yield from counted(small, "warning", "small-images", "image", message, remedy)
     large = [name for name, seen in examined.seen if seen.height * seen.width > LARGE_PIXELS]
-    yield from about(
-        large,
-        "info",
-        "large-images",
-        f"{number_of(len(large), 'image')} above {LARGE_PIXELS // 1_000_000} megapixels, slow to decode",
-        "Smaller copies train as well and faster",
-    )
+    message = f"above {LARGE_PIXELS // 1_000_000} megapixels, slow to decode"
+    remedy = "Smaller copies train as well and faster"
+    yield from counted(large, "info", "large-images", "image", message, remedy)
     sizes = {(seen.height, seen.width) for _, seen in examined.seen}
     if len(sizes) > 1:
         heights, widths = zip(*sizes, strict=True)
@@ -151,19 +132,10 @@ def find_repeated_pixels(
             for split, name in members
             if split == later
         ]
-        yield from about(
-            names,
-            "warning",
-            f"{later}-in-{earlier}",
-            f"{number_of(len(names), f'{later} image')} with the same pixels as a {earlier} image",
-            f"This inflates the score; {remedy}",
-        )
+        message, inflated = f"with the same pixels as a {earlier} image", f"This inflates the score; {remedy}"
+        yield from counted(names, "warning", f"{later}-in-{earlier}", f"{later} image", message, inflated)
     in_train = [[name for split, name in members if split == "train"] for members in repeated]
     same = [" = ".join(names) for names in in_train if len(names) > 1]
-    yield from about(
-        same,
-        "info",
-        "repeated-in-train",
-        f"{number_of(len(same), 'picture')} more than once among the training images",
-        "Remove the copies, unless the repetition is meant",
-    )
+    message = "more than once among the training images"
+    remedy = "Remove the copies, unless the repetition is meant"
+    yield from counted(same, "info", "repeated-in-train", "picture", message, remedy)

@@ -25,7 +25,24 @@ RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling
 REDUCING_GAP = 3.0  # Pillow's documentation: close to the quality of resizing in one step, and faster
 
 
-class Preprocessing(Config):
+class Normalisation(Config):
+    """How pixels become a model's numbers."""
+
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    """Mean of each channel that is subtracted, for pixels in 0..1."""
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    """Standard deviation of each channel that is divided by, for pixels in 0..1."""
+
+    def normalise(
+        self, images: UInt8[Tensor, "batch 3 height width"]
+    ) -> Float[Tensor, "batch 3 height width"]:
+        """Return ``(pixels / 255 - mean) / std`` of each channel in float32, on the device of the images."""
+        deviation = torch.tensor(self.std, device=images.device)[:, None, None]
+        shift = torch.tensor(self.mean, device=images.device)[:, None, None]
+        return images.float().mul_(1 / (255 * deviation)).sub_(shift / deviation)
+
+
+class Preprocessing(Normalisation):
     """How every image is brought to the model's input."""
 
     image_size: tuple[int, int]
@@ -35,10 +52,6 @@ class Preprocessing(Config):
     crop_fraction: float = Field(1.0, gt=0, le=1)
     """Share of that box's sides, or of the squashed image's, that is kept around the centre; published
     models were often tested with 0.875, that is 224 of 256 pixels."""
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    """Mean of each channel that is subtracted, for pixels in 0..1."""
-    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    """Standard deviation of each channel that is divided by, for pixels in 0..1."""
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"
     """Filter of the resizing, always with antialiasing."""
 
@@ -70,11 +83,6 @@ class Preprocessing(Config):
         vertical, horizontal = self.crop_fraction * vertical, self.crop_fraction * horizontal
         return (0.5 - horizontal / 2, 0.5 - vertical / 2, 0.5 + horizontal / 2, 0.5 + vertical / 2)
 
-    def normalise(
-        self, images: UInt8[Tensor, "batch 3 height width"]
-    ) -> Float[Tensor, "batch 3 height width"]:
-        return normalise(images, self.mean, self.std)
-
     def with_statistics(self, images: UInt8[Tensor, "n 3 height width"]) -> Self:
         """Return a copy with the mean and deviation of some images, such as ``sample_images`` reads."""
         mean, std = channel_statistics(images)
@@ -90,17 +98,6 @@ class Preprocessing(Config):
             (width, height), RESAMPLING[self.interpolation], box=pixel_box, reducing_gap=REDUCING_GAP
         )
         return _pixels(np.asarray(resized))
-
-
-def normalise(
-    images: UInt8[Tensor, "batch 3 height width"],
-    mean: tuple[float, float, float],
-    std: tuple[float, float, float],
-) -> Float[Tensor, "batch 3 height width"]:
-    """Return ``(pixels / 255 - mean) / std`` of each channel in float32, on the device of the images."""
-    deviation = torch.tensor(std, device=images.device)[:, None, None]
-    shift = torch.tensor(mean, device=images.device)[:, None, None]
-    return images.float().mul_(1 / (255 * deviation)).sub_(shift / deviation)
 
 
 def channel_statistics(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
-from vitrail.data.findings import Finding, number_of
+from vitrail.data.findings import Finding, counted
 from vitrail.data.splits import SplitName, rows_by_split
 from vitrail.data.text.lines import GZIP_SUFFIX, REPLACEMENT, read_content, read_lines, split_lines
 
@@ -162,7 +162,7 @@ def column_names(path: Path, flattened: str = "") -> list[str]:
                 return []
             inner = row.get(flattened)
             return list(inner if isinstance(inner, Mapping) else row)
-        return [name.strip() for name in next(csv.reader([line], delimiter=_delimiter(line)), [])]
+        return [name.strip() for name in next(csv.reader([line], delimiter=max("\t,;|", key=line.count)), [])]
     except (OSError, ValueError, ImportError, csv.Error, RecursionError):
         return []
 
@@ -366,9 +366,9 @@ def json_objects(
             row = json.loads(line.rstrip("\r\n"))
             fault = "" if isinstance(row, dict) else f"is a JSON {type(row).__name__}"
         except json.JSONDecodeError as error:
-            fault = f"is no JSON: {error.msg} at character {error.pos + 1}"
+            fault = f"is not JSON: {error.msg} at character {error.pos + 1}"
         except (ValueError, RecursionError) as error:  # a number of too many digits, too many brackets
-            fault = f"is no JSON: {error}"
+            fault = f"is not JSON: {error}"
         if fault:
             raise DataError(
                 f"line {number:,} of {path} {fault}",
@@ -398,7 +398,7 @@ def _keys(value: Any) -> list[str]:
 def _read_delimited(path: Path, joins_rest: bool) -> Table:
     with path.open(newline="", encoding="utf-8-sig") as opened:
         lines = list(opened)
-    delimiter = _delimiter(next(iter(lines), ""))
+    delimiter = max("\t,;|", key=next(iter(lines), "").count)
     spans = [span for span in _quoted_rows(lines, delimiter, path) if any(cell.strip() for cell in span[2])]
     names = [name.strip() for name in spans[0][2]] if spans else []
     rows = []
@@ -486,10 +486,6 @@ def _prose_delimiter(lines: Sequence[str], prose: Prose) -> str:
     return max(DELIMITERS, key=agreement)
 
 
-def _delimiter(header: str) -> str:
-    return max("\t,;|", key=header.count)
-
-
 def _first_line(path: Path) -> str:
     """Return the first line that is not blank, as far as a cheap look sees."""
     return next((line for line in split_lines(read_content(path, PEEKED_BYTES)) if line.strip()), "")
@@ -503,23 +499,14 @@ def _find_swallowed(
     spans: Iterable[tuple[int, int, list[str]]], delimiter: str, path: Path
 ) -> tuple[Finding, ...]:
     """Report rows with a multi-line cell in which a later line looks like a row of its own."""
-    suspects = tuple(
+    suspects = [
         f"lines {begin:,} to {end:,}"
         for begin, end, row in spans
         if any(line.count(delimiter) >= len(row) - 1 > 0 for cell in row for line in cell.splitlines()[1:])
-    )
-    if not suspects:
-        return ()
-    return (
-        Finding(
-            "warning",
-            "rows-in-a-cell",
-            f"{number_of(len(suspects), 'row')} of {path.name} with a cell that holds what looks like "
-            "further rows",
-            "Nothing, if the line breaks are meant; else close the quote at the end of the first line",
-            suspects,
-        ),
-    )
+    ]
+    message = f"of {path.name} with a cell that holds what looks like further rows"
+    remedy = "Nothing, if the line breaks are meant; else close the quote at the end of the first line"
+    return tuple(counted(suspects, "warning", "rows-in-a-cell", "row", message, remedy))
 
 
 def _find_odd_rows(rows: Sequence[Sequence[str]], names: Sequence[str], label: str) -> tuple[Finding, ...]:

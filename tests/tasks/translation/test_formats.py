@@ -195,7 +195,7 @@ GOOD = '{"en": "a", "de": "b"}\n'
             'en,de\nA cat.,Eine Katze.\n"A dog.,Ein Hund.\nA bird.,Ein Vogel.\n',
             r"line 3 of .*rows\.csv opens a quote that does not close",
         ),
-        ("rows.jsonl", GOOD + "{\n", r"line 2 of .* is no JSON"),
+        ("rows.jsonl", GOOD + "{\n", r"line 2 of .* is not JSON"),
         ("rows.jsonl", GOOD + "[1]\n", r"line 2 of .* is a JSON list"),
         ("rows.jsonl", GOOD + '{"en": ["a"], "de": "b"}\n', r"rows\.jsonl:2 holds list in the column 'en'"),
         ("rows.jsonl", GOOD + '{"en": true, "de": "b"}\n', r"rows\.jsonl:2 holds bool"),

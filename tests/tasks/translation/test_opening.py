@@ -163,7 +163,7 @@ def test_paths_that_cannot_be_looked_at_are_refused(source: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "fault"),
     [
-        ("a.jsonl", "{\n", "line 1 of .* is no JSON"),
+        ("a.jsonl", "{\n", "line 1 of .* is not JSON"),
         ("a.tsv", "one\ntwo\n", "one column alone"),
         ("a.parquet", "x", "cannot be read as a table"),
     ],
