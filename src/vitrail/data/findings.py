@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -129,6 +129,21 @@ def counted(
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Order findings by severity, keeping the order of the checks within one."""
     return tuple(sorted(findings, key=lambda finding: ORDER.index(finding.severity)))
+
+
+def judge(dataset: Any, examined: Any, checks: Iterable[Callable[[Any], Iterable[Finding]]]) -> Verdict:
+    """Run all checks of an examined data set, and add what its reader noticed.
+
+    Args:
+        examined: has ``counts``, and the names of unusable samples as ``unusable``.
+    """
+    found = [finding for check in checks for finding in check(examined)]
+    return Verdict(
+        source=dataset.source,
+        findings=sort_findings([*found, *dataset.findings]),
+        counts=examined.counts,
+        exclude=frozenset(examined.unusable),
+    )
 
 
 def _some(items: tuple[str, ...], count: int) -> str:

@@ -19,6 +19,7 @@ from vitrail.data.findings import Finding, counted, number_of
 from vitrail.data.splits import SplitName
 
 SPACES = re.compile(r"\s+")
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # of a JSON file
 
 
 class CaptionSplit:
@@ -193,3 +194,13 @@ def _clean(text: Any) -> str:
         return ""
     cleaned = SPACES.sub(" ", text).strip()
     return cleaned if any(character.isalnum() for character in cleaned) else ""
+
+
+def broken_file(file: Path, error: Exception, lists: str) -> DataError:
+    """Return the error for an annotation file that is not JSON, or lacks some of ``lists``."""
+    reason = f"an entry lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
+    return DataError(
+        f"{file} cannot be read: {reason}",
+        expected=f"a JSON object with the {lists}",
+        remedy="Export or download the file again",
+    )

@@ -6,14 +6,14 @@ Nothing on disk is changed. Every check is a function of the examined data set t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from vitrail.data.findings import Finding, Verdict, counted, number_of, sort_findings
+from vitrail.data.findings import Finding, Verdict, counted, judge, number_of
 from vitrail.data.image_checks import (
     find_conversions,
     find_missing_splits,
@@ -51,6 +51,10 @@ class SeenCaptions:
     def unreadable(self) -> dict[str, str]:
         """Reason by name of each unusable image."""
         return {name: seen.error for _, name, _, seen in self.rows() if seen.error}
+
+    @property
+    def unusable(self) -> Iterable[str]:
+        return self.unreadable
 
     @cached_property
     def seen(self) -> list[tuple[str, Inspection]]:
@@ -94,14 +98,7 @@ class SeenCaptions:
 def check_captions(dataset: CaptionDataset) -> Verdict:
     """Examine every image and every caption of every split; images that do not open are to be left out."""
     inspections = {name: inspect_split(split.unlabelled) for name, split in dataset.splits.items()}
-    examined = SeenCaptions(dataset, inspections)
-    found = [finding for judge in CHECKS for finding in judge(examined)]
-    return Verdict(
-        source=dataset.source,
-        findings=sort_findings([*found, *dataset.findings]),
-        counts=examined.counts,
-        exclude=frozenset(examined.unreadable),
-    )
+    return judge(dataset, SeenCaptions(dataset, inspections), CHECKS)
 
 
 def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:

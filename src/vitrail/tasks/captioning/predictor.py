@@ -139,8 +139,7 @@ class Captioner:
         num_best: int = 1,
     ) -> Iterator[Caption]:
         """Caption images like ``predict``, lazily batch by batch, for long lists."""
-        beam_size = max(self.settings.beam_size, num_best) if beam_size is None else beam_size
-        check_positive("the beam size", beam_size)
+        check_positive("the beam size", 1 if beam_size is None else beam_size)
         check_positive("the number of captions", num_best)
         yield from answer_in_order(
             chunks_of(name_inputs(inputs), self.batch_size),
@@ -181,20 +180,18 @@ class Captioner:
         num_best: int = 1,
     ) -> list[Caption]:
         """Caption prepared images, at least one, as from ``read``, as one batch."""
-        beam_size = max(self.settings.beam_size, num_best) if beam_size is None else beam_size
         found = find_captions(
             self.model,
             self.to_batch(pixels),
             self.vocabulary,
             self.settings,
-            beam_size=beam_size,
+            beam_size=max(self.settings.beam_size, num_best) if beam_size is None else beam_size,
             num_best=num_best,
         )
         captions = []
         for name, hypotheses in zip(names, found, strict=True):
-            texts = write_captions(self.vocabulary, hypotheses)
             scores = (hypothesis.score for hypothesis in hypotheses)
-            scored = tuple(zip(texts, scores, strict=True))
+            scored = tuple(zip(write_captions(self.vocabulary, hypotheses), scores, strict=True))
             captions.append(Caption(name, scored, is_finished=hypotheses[0].is_finished))
         return captions
 

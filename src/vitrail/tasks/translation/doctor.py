@@ -10,11 +10,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.data.findings import Finding, Verdict, counted, number_of, sort_findings
+from vitrail.data.findings import Finding, Verdict, counted, judge, number_of
 from vitrail.data.text.scripts import (
     CONTROL,
     MARKUP,
@@ -42,6 +43,14 @@ MIN_CORRELATED = 200  # pairs, so that unrelated lengths rarely correlate by cha
 MANY_COPIES = 0.01  # of all pairs; copies hurt more than other noise (Khayrallah and Koehn 2018)
 
 
+FAULTS: dict[str, Callable[[Characters], np.ndarray]] = {
+    "empty": lambda side: side.lengths == side.classes[:, SPACE],
+    "undecodable": lambda side: side.classes[:, UNDECODABLE] > 0,
+    "too_long": lambda side: (side.words > MAX_WORDS) | (side.lengths > MAX_CHARACTERS),
+}
+"""What makes a pair unusable, as masks of one side's sentences."""
+
+
 def check_pairs(dataset: PairDataset) -> Verdict:
     """Examine every pair of every split.
 
@@ -56,14 +65,7 @@ def check_pairs(dataset: PairDataset) -> Verdict:
     >>> verdict.usable, verdict.exclude
     (True, frozenset({'train.en:2'}))
     """
-    examined = ExaminedPairs(dataset)
-    found = [finding for judge in CHECKS for finding in judge(examined)]
-    return Verdict(
-        source=dataset.source,
-        findings=sort_findings([*found, *dataset.findings]),
-        counts=examined.counts,
-        exclude=examined.unusable,
-    )
+    return judge(dataset, ExaminedPairs(dataset), CHECKS)
 
 
 class Side(NamedTuple):
@@ -89,14 +91,6 @@ class Side(NamedTuple):
         return self.items(mask & self.is_usable)
 
 
-class Faults(NamedTuple):
-    """Masks of the unusable pairs of one split, for both sides: ``2 pairs``."""
-
-    empty: np.ndarray
-    undecodable: np.ndarray
-    too_long: np.ndarray
-
-
 @dataclass(frozen=True)
 class ExaminedPairs:
     """A data set with the inspection of each pair."""
@@ -117,34 +111,26 @@ class ExaminedPairs:
         return sum(len(split) for split in self.dataset.splits.values())
 
     @cached_property
-    def faults(self) -> dict[str, Faults]:
-        """Faults of each split."""
+    def faults(self) -> dict[str, dict[str, np.ndarray]]:
+        """Masks of the unusable pairs by fault and split, for both sides: ``2 pairs``."""
         return {
-            name: Faults(
-                empty=np.stack([side.lengths == side.classes[:, SPACE] for side in sides]),
-                undecodable=np.stack([side.classes[:, UNDECODABLE] > 0 for side in sides]),
-                too_long=np.stack(
-                    [(side.words > MAX_WORDS) | (side.lengths > MAX_CHARACTERS) for side in sides]
-                ),
-            )
-            for name, sides in self.characters.items()
+            fault: {name: np.stack([*map(is_faulty, sides)]) for name, sides in self.characters.items()}
+            for fault, is_faulty in FAULTS.items()
         }
 
     @cached_property
     def is_usable(self) -> dict[str, np.ndarray]:
         """Mask of the usable pairs of each split."""
         return {
-            name: np.logical_not(np.concatenate(found).any(axis=0)) for name, found in self.faults.items()
+            name: ~np.concatenate([masks[name] for masks in self.faults.values()]).any(axis=0)
+            for name in self.characters
         }
 
     @property
-    def unusable(self) -> frozenset[str]:
+    def unusable(self) -> list[str]:
         """Names of the unusable pairs."""
-        return frozenset(
-            split.names[index]
-            for name, split in self.dataset.splits.items()
-            for index in np.flatnonzero(~self.is_usable[name])
-        )
+        splits = self.dataset.splits.items()
+        return [split.names[i] for name, split in splits for i in np.flatnonzero(~self.is_usable[name])]
 
     @cached_property
     def sides(self) -> tuple[Side, ...]:
@@ -159,8 +145,8 @@ class ExaminedPairs:
 
     def faulty_sides(self, fault: str) -> Iterator[tuple[Side, np.ndarray]]:
         """Yield each side with the mask of a fault."""
-        masks = [mask for faults in self.faults.values() for mask in getattr(faults, fault)]
-        yield from zip(self.sides, masks, strict=True)
+        masks = self.faults[fault].values()
+        yield from zip(self.sides, chain.from_iterable(masks), strict=True)
 
     @cached_property
     def script_of(self) -> dict[str, str]:
@@ -232,7 +218,7 @@ def find_empty_sides(examined: ExaminedPairs) -> Iterator[Finding]:
     first, second = examined.dataset.languages
     items = []
     for name, split in examined.dataset.splits.items():
-        source, target = examined.faults[name].empty
+        source, target = examined.faults["empty"][name]
         for index in np.flatnonzero(source | target):
             side = "both sides" if source[index] and target[index] else first if source[index] else second
             items.append(f"{split.names[index]} ({side})")
@@ -249,7 +235,7 @@ def find_empty_sides(examined: ExaminedPairs) -> Iterator[Finding]:
 def find_undecodable(examined: ExaminedPairs) -> Iterator[Finding]:
     """Sentences with bytes that are not UTF-8, or with the replacement character."""
     items = [item for side, mask in examined.faulty_sides("undecodable") for item in side.items(mask)]
-    number = sum(int(faults.undecodable.any(axis=0).sum()) for faults in examined.faults.values())
+    number = sum(int(mask.any(axis=0).sum()) for mask in examined.faults["undecodable"].values())
     if items:
         yield Finding(
             "error" if number > MAX_UNDECODABLE * examined.num_pairs else "warning",

@@ -70,8 +70,12 @@ def translate_file(
         CheckpointError: the output cannot be written.
     """
     is_standard = source is None or str(source) == STANDARD
-    if output is not None and not is_standard:
-        _check_distinct(output, Path(str(source)))
+    if output is not None and not is_standard and _are_same(output, Path(str(source))):
+        raise ConfigError(
+            f"{output} would be read and written at once",
+            expected="another file for the translations",
+            remedy="Choose another output",
+        )
     search = translator.search if search is None else search
     read_ahead = 1 if is_standard and standard_input.isatty() else READ_AHEAD
     errors = number = 0
@@ -136,10 +140,5 @@ def _open_output(path: Path | None, standard: ByteSink) -> Iterator[Callable[[by
         yield write_to_file
 
 
-def _check_distinct(output: Path, source: Path) -> None:
-    if output.exists() and source.exists() and os.path.samefile(output, source):
-        raise ConfigError(
-            f"{output} is to be read and written at once",
-            expected="another file for the translations",
-            remedy="Choose another output",
-        )
+def _are_same(first: Path, second: Path) -> bool:
+    return first.exists() and second.exists() and os.path.samefile(first, second)

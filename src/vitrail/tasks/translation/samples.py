@@ -9,7 +9,7 @@ import torch
 
 from vitrail.core.errors import DataError
 from vitrail.data.stream import seed_of
-from vitrail.data.text.subwords import PairVocabulary, Subwords
+from vitrail.data.text.subwords import PairVocabulary
 from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.tasks.translation.dataset import PairSplit
 
@@ -18,8 +18,8 @@ from vitrail.tasks.translation.dataset import PairSplit
 LENGTH_NOISE = 2  # subwords
 NUM_VARIANTS = 2**31  # random segmentations of all sentences; variant 0 is the likeliest one
 
-Rows = tuple[list[list[int]], list[list[int]]]
-"""Source and target subwords, without begin and end."""
+Rows = list[list[list[int]]]
+"""Subwords of all source sentences, and of all target sentences, without begin and end."""
 
 
 class Pair(NamedTuple):
@@ -71,20 +71,19 @@ class PairSource:
         variant, position = divmod(index, len(self.split))
         source, target = self.split.sources[position], self.split.targets[position]
         if variant in self._cut:
-            source_row, target_row = (rows[position] for rows in self._cut[variant])
+            rows = [side[position] for side in self._cut[variant]]
         else:
-            source_row, target_row = self._cut_pair(position, variant)
-        return Pair(source, target, position, source_row, target_row)
+            rows = self._cut_pair(position, variant)
+        return Pair(source, target, position, *rows)
 
     def prepare(self) -> None:
         """Tokenise every sentence, once."""
         if 0 not in self._cut:
-            source, target = self.vocabulary
-            prepare = self.preprocessing.prepare
-            self._cut[0] = (
-                source.encode(prepare(self.split.sources)),
-                target.encode(prepare(self.split.targets)),
-            )
+            texts = (self.split.sources, self.split.targets)
+            prepared = map(self.preprocessing.prepare, texts)
+            self._cut[0] = [
+                subwords.encode(side) for subwords, side in zip(self.vocabulary, prepared, strict=True)
+            ]
 
     @property
     def lengths(self) -> np.ndarray:
@@ -124,25 +123,17 @@ class PairSource:
         variant = 1 + int(torch.randint(NUM_VARIANTS, (), generator=generator))
         if variant not in self._cut:
             pairs = [self._cut_pair(position, variant) for position in range(len(self.split))]
-            self._cut = {
-                0: self._cut[0],
-                variant: ([source for source, _ in pairs], [target for _, target in pairs]),
-            }
+            self._cut = {0: self._cut[0], variant: [[pair[side] for pair in pairs] for side in (0, 1)]}
         return variant
 
-    def _cut_pair(self, position: int, variant: int) -> tuple[list[int], list[int]]:
-        source, target = self.vocabulary
-        sentence, translation = self.split.sources[position], self.split.targets[position]
-        return (
-            self._cut_text(source, sentence, seed_of("source", variant, position), variant),
-            self._cut_text(target, translation, seed_of("target", variant, position), variant),
-        )
-
-    def _cut_text(self, subwords: Subwords, text: str, seed: int, variant: int) -> list[int]:
-        prepared = self.preprocessing.prepare([text])
-        if not variant:
-            return subwords.encode(prepared)[0]
-        return subwords.encode_sampled(prepared, dropout=self.subword_dropout, seed=seed)[0]
+    def _cut_pair(self, position: int, variant: int) -> list[list[int]]:
+        """Return source and target subwords, by the vocabulary's own rule in variant 0."""
+        dropout = self.subword_dropout if variant else 0.0
+        texts = self.preprocessing.prepare([self.split.sources[position], self.split.targets[position]])
+        return [
+            subwords.encode_sampled([text], dropout=dropout, seed=seed_of(side, variant, position))[0]
+            for side, subwords, text in zip(self.vocabulary._fields, self.vocabulary, texts, strict=True)
+        ]
 
     def _lengths(self, variant: int) -> np.ndarray:
         counts = [[len(row) + 1 for row in rows] for rows in self._cut[variant]]

@@ -10,13 +10,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, nested
 from vitrail.data.findings import counted
 from vitrail.data.formats import Format
 from vitrail.data.splits import split_of
-from vitrail.tasks.captioning.dataset import RawCaptions
+from vitrail.tasks.captioning.dataset import BROKEN, RawCaptions, broken_file
 
+LISTS = '"images" (id, file_name) and "annotations" (image_id, caption)'
 PREFIX = "captions"  # of COCO's own files; instances_ and person_keypoints_ lie beside them
 
 
@@ -70,10 +70,8 @@ def _read_file(file: Path, raw: RawCaptions) -> dict[str, list[Any]]:
                 captions[names[number]].append(annotation.get("caption"))
             else:
                 unknown[f"{file.name}: image_id {number}"] = None
-    except KeyError as error:
-        raise _broken(file, f"an entry lacks {error}") from None
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise _broken(file, " ".join(str(error).split())[:200]) from None
+    except BROKEN as error:
+        raise broken_file(file, error, f"lists {LISTS}, as COCO has it") from None
     raw.without_image += unknown
     return captions
 
@@ -105,15 +103,6 @@ def _holds_captions(file: Path) -> bool:
     has_entries = b'"image_id"' in ends and b'"caption"' in ends
     is_named = file.name.startswith(PREFIX) and (b'"images"' in ends or b'"annotations"' in ends)
     return (has_entries or is_named) and b'"bbox"' not in ends
-
-
-def _broken(file: Path, reason: str) -> DataError:
-    lists = '"images" (id, file_name) and "annotations" (image_id, caption)'
-    return DataError(
-        f"{file} cannot be read: {reason}",
-        expected=f"a JSON object with the lists {lists}, as COCO has it",
-        remedy="Export or download the file again",
-    )
 
 
 FORMAT = Format(

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, existing, folders_in
-from vitrail.data.findings import Finding, number_of
+from vitrail.data.findings import about, number_of
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName
-from vitrail.data.text.lines import read_lines
+from vitrail.data.text.lines import read_content, read_lines
 from vitrail.tasks.captioning.dataset import RawCaptions
 
 LINE = re.compile(r"^(?P<image>[^#\t]+)#(?P<number>\d+)\t(?P<text>.*)$")
@@ -73,16 +74,13 @@ def _divide(
         return {"train": dict(captions)}
     listed = {name for names in by_split.values() for name in names}
     others = [name for name in captions if name not in listed]
-    if others:
-        raw.findings.append(
-            Finding(
-                "info",
-                "unlisted-captions",
-                f"captions of {number_of(len(others), 'image')} that no list of a split names, not used",
-                "Nothing: the published splits leave some out",
-                tuple(others),
-            )
-        )
+    raw.findings += about(
+        others,
+        "info",
+        "unlisted-captions",
+        f"captions of {number_of(len(others), 'image')} that no list of a split names, not used",
+        "Nothing: the published splits leave some out",
+    )
     return by_split
 
 
@@ -102,12 +100,10 @@ def _file_of(path: Path) -> Path | None:
 def _begins_with_captions(file: Path) -> bool:
     if file.suffix.lower() not in (".txt", ".token"):
         return False
-    try:
-        with file.open("rb") as opened:
-            line = opened.read(PEEK).decode("utf-8-sig", errors="replace").partition("\n")[0]
-    except OSError:
-        return False
-    return LINE.match(line.rstrip("\r")) is not None
+    with suppress(DataError):
+        line = read_content(file, PEEK).decode("utf-8-sig", errors="replace").partition("\n")[0]
+        return LINE.match(line.rstrip("\r")) is not None
+    return False
 
 
 FORMAT = Format(

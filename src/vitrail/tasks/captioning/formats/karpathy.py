@@ -15,7 +15,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, looks_like_coco
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName, split_named
-from vitrail.tasks.captioning.dataset import RawCaptions
+from vitrail.tasks.captioning.dataset import BROKEN, RawCaptions, broken_file
 
 PUBLISHED = re.compile(r"^dataset_(flickr8k|flickr30k|coco)\.json$")
 
@@ -49,12 +49,8 @@ def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:
             found.setdefault(split, {}).setdefault(name, []).extend(texts)
     except DataError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(
-            f"{file} cannot be read: {' '.join(str(error).split())[:200]}",
-            expected='a JSON object with the list "images", each with filename, split and sentences',
-            remedy="Download the file again",
-        ) from None
+    except BROKEN as error:
+        raise broken_file(file, error, 'list "images", each with filename, split and sentences') from None
     order: tuple[SplitName, ...] = ("train", "validation", "test")
     return {split: found[split] for split in order if split in found}
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.findings import Finding
+from vitrail.data.findings import Finding, about
 from vitrail.data.formats import Format
 from vitrail.data.splits import assign_splits
 from vitrail.data.text.languages import Languages, choose_languages, is_language
@@ -149,7 +150,7 @@ def _stems_meant(path: Path, wanted: Languages | None) -> tuple[str, ...]:
     return (f"{name.removesuffix('.')}.",)
 
 
-def _report_unpaired(texts: _Texts, languages: Languages) -> tuple[Finding, ...]:
+def _report_unpaired(texts: _Texts, languages: Languages) -> Iterator[Finding]:
     """Report texts that lack a language, such as a test set without published translation."""
     lone = sorted(
         file.name
@@ -157,16 +158,12 @@ def _report_unpaired(texts: _Texts, languages: Languages) -> tuple[Finding, ...]
         for language, file in files.items()
         if language in languages and not files.keys() >= set(languages)
     )
-    if not lone:
-        return ()
-    return (
-        Finding(
-            "warning",
-            "unpaired-texts",
-            f"texts in one of the two languages alone are not used: {len(lone)}",
-            "Add the other side, or move them away",
-            tuple(lone),
-        ),
+    return about(
+        lone,
+        "warning",
+        "unpaired-texts",
+        f"texts in one of the two languages alone are not used: {len(lone)}",
+        "Add the other side, or move them away",
     )
 
 
