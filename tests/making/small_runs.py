@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,10 +39,10 @@ class SmallRun(NamedTuple):
     recognised_as: str | None = None
     """Where the data alone does not decide the task."""
 
-    def train(self, source: Path, output: Path, **request: Any) -> TrainedRun:
-        """Train without a report page."""
+    def train(self, source: Path, output: Path, *, page: bool = False, **request: Any) -> TrainedRun:
+        """Train, by default without a report page."""
         changes = {**self.changes, **request.pop("changes", {})}
-        with plain_pages():
+        with nullcontext() if page else plain_pages():
             done = train(source, model=self.model, changes=changes, output=output, **request)
         assert isinstance(done, TrainedRun)
         return done

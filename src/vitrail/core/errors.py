@@ -42,6 +42,22 @@ class CheckpointError(VitrailError):
     """A checkpoint or a run directory is missing, damaged or of another model."""
 
 
+def missing_package(
+    needed: str, package: str, extra: str, error: type[VitrailError] = ConfigError
+) -> VitrailError:
+    """Return the error for an optional package.
+
+    Args:
+        needed: beginning of the message, such as "these scores need".
+        extra: of vitrail, which installs the package.
+    """
+    return error(
+        f"{needed} the package {package}, which is not installed",
+        expected=f"{package} beside vitrail",
+        remedy=f"Install it with: pip install 'vitrail[{extra}]'",
+    )
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a remedy sentence with the known names that resemble the given one."""
     known = sorted(known)

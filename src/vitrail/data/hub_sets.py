@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail.core.errors import DataError
+from vitrail.core.errors import DataError, missing_package
 from vitrail.core.hub import without_waiting
 from vitrail.data.findings import Finding, about
 from vitrail.data.splits import SPLIT_NAMES, SplitName
@@ -172,11 +172,7 @@ def import_datasets(name: str) -> Any:
     try:
         import datasets
     except ImportError:
-        raise DataError(
-            f"{name!r} needs the package datasets, which is not installed",
-            expected="datasets beside vitrail",
-            remedy="Install it with: pip install 'vitrail[data]'",
-        ) from None
+        raise missing_package(f"{name!r} needs", "datasets", "data", DataError) from None
     return datasets
 
 

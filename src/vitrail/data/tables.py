@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import DataError
+from vitrail.core.errors import DataError, missing_package
 from vitrail.data.findings import Finding, counted
 from vitrail.data.splits import SplitName, rows_by_split
 from vitrail.data.text.lines import GZIP_SUFFIX, REPLACEMENT, read_content, read_lines, split_lines
@@ -315,11 +315,7 @@ def _parquet_file(path: Path) -> Iterator[Any]:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise DataError(
-            f"reading {path} needs the package pyarrow, which is not installed",
-            expected="pyarrow beside vitrail",
-            remedy="Install it with: pip install 'vitrail[data]'",
-        ) from None
+        raise missing_package(f"reading {path} needs", "pyarrow", "data", DataError) from None
     try:
         yield pyarrow.parquet.ParquetFile(path)
     except (OSError, ValueError) as error:

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import missing_package
 from vitrail.models.decoding import Hypothesis
 
 NUM_RESAMPLES = 1000  # Koehn 2004, Statistical Significance Tests for Machine Translation, section 3
 MAX_RESAMPLED = 10_000  # texts; sacrebleu holds all resamples in memory, 0.7 GB for so many
 LARGEST_EXPONENT = 700.0  # the largest exponent of a finite float64
+NEEDED = "these scores need"
 RESAMPLING = ("bs:", "seed:")  # of the intervals alone
 NUMBERS = {"num_tokens": torch.int64, "nll": torch.float64, "is_finished": torch.bool}
 
@@ -116,17 +117,8 @@ def import_sacrebleu(extra: str) -> Any:
     try:
         import sacrebleu.metrics
     except ImportError:
-        raise missing_package("sacrebleu", extra) from None
+        raise missing_package(NEEDED, "sacrebleu", extra) from None
     return sacrebleu.metrics
-
-
-def missing_package(package: str, extra: str) -> ConfigError:
-    """Return the error for a package that scores need."""
-    return ConfigError(
-        f"these scores need the package {package}, which is not installed",
-        expected=f"{package} beside vitrail",
-        remedy=f"Install it with: pip install 'vitrail[{extra}]'",
-    )
 
 
 class Scored(NamedTuple):

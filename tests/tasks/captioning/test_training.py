@@ -21,7 +21,7 @@ pytest.importorskip("pyarrow", reason="needs the extra data")
 pytest.importorskip("sacrebleu", reason="needs the extra captions")
 pytest.importorskip("rouge_score", reason="needs the extra captions")
 
-TINY = {**SMALL_RUNS["captioning"].changes, "model.name": "show_attend_tell_small"}
+RUN = SMALL_RUNS["captioning"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,16 +37,9 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_parquet(tmp_path_factory.mktemp("squares"), train=30, validation=5)
 
 
-def trained_on(squares: Path, output: Path, **request: object) -> TrainedRun:
-    changes = {**TINY, **request.pop("changes", {})}  # type: ignore[dict-item]
-    done = train(squares, changes=changes, output=output, **request)  # type: ignore[arg-type]
-    assert isinstance(done, TrainedRun)
-    return done
-
-
 @pytest.fixture(scope="module")
 def finished(squares: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
-    return trained_on(squares, tmp_path_factory.mktemp("runs"), name="first", seed=3)
+    return RUN.train(squares, tmp_path_factory.mktemp("runs"), page=True, name="first", seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +136,7 @@ def test_a_transformer_with_subwords_starts_from_an_image_model(
         "data.tokens": "bpe",
         "data.vocabulary_size": 60,
     }
-    tiny = {key: value for key, value in TINY.items() if not key.startswith("model.")}
+    tiny = {key: value for key, value in RUN.changes.items() if not key.startswith("model.")}
     done = train(
         squares,
         model="caption_transformer_small",
@@ -174,7 +167,7 @@ def test_what_does_not_fit_is_refused(squares: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"vit_nano does not learn from .* captions.*caption_transformer"):
         train(squares, model="vit_nano", changes={"train.steps": 1}, output=tmp_path)
     with pytest.raises(ConfigError, match="has no setting 'encoder_depth'"):
-        trained_on(squares, tmp_path, changes={"model.encoder_depth": 3})
+        RUN.train(squares, tmp_path, changes={"model.encoder_depth": 3})
 
 
 def test_of_a_captioner_whose_words_alone_attend_it_is_said_where_their_attention_is_drawn(
@@ -186,7 +179,7 @@ def test_of_a_captioner_whose_words_alone_attend_it_is_said_where_their_attentio
         "train.steps": 1,
         "train.validations": 1,
     }
-    done = trained_on(squares, tmp_path, changes=changes)
+    done = RUN.train(squares, tmp_path, changes=changes)
 
     found = inspect_learned(done.folder, num_samples=2)
 

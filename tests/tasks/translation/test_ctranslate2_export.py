@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -193,13 +193,6 @@ def test_other_folders_are_not_replaced(tmp_path):
 
 
 def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    real_import = builtins.__import__
-
-    def without_engine(name: str, *arguments: Any, **settings: Any) -> Any:
-        if name == "ctranslate2":
-            raise ImportError(name)
-        return real_import(name, *arguments, **settings)
-
-    monkeypatch.setattr(builtins, "__import__", without_engine)
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(ConfigError, match=r"pip install 'vitrail\[ctranslate2\]'"):
         export_ctranslate2(make_translator(), tmp_path / "out")

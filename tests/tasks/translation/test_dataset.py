@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,14 +16,8 @@ NOTHING = PairSplit([], [], [])
 
 
 def dataset(train: PairSplit, test: PairSplit = NOTHING) -> PairDataset:
-    return PairDataset(
-        source="pets",
-        format="two text files",
-        languages=("en", "de"),
-        train=train,
-        validation=NOTHING,
-        test=test,
-    )
+    parts = {"train": train, "validation": NOTHING, "test": test}
+    return PairDataset(source="pets", format="two text files", languages=("en", "de"), **parts)
 
 
 def test_taking_keeps_both_sides_and_the_name_together() -> None:
@@ -57,15 +53,8 @@ def test_the_fingerprint_follows_every_text_and_name() -> None:
 
 def test_the_fingerprint_of_a_data_set_follows_languages_and_splits() -> None:
     split = PairSplit(SOURCES, TARGETS, NAMES)
-    one = dataset(split, NOTHING)
-    turned = PairDataset(
-        source="pets",
-        format="two text files",
-        languages=("de", "en"),
-        train=split,
-        validation=NOTHING,
-        test=NOTHING,
-    )
+    one = dataset(split)
+    turned = replace(one, languages=("de", "en"))
     assert len({one.fingerprint, turned.fingerprint, dataset(NOTHING, split).fingerprint}) == 3
     assert one.fingerprint == dataset(split.take([0, 1, 2])).fingerprint
 

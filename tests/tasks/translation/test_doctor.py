@@ -47,16 +47,10 @@ def check(
     languages: tuple[str, str] = ("en", "xx"),
     findings: tuple[Finding, ...] = (),
 ) -> tuple[Verdict, dict[str, Finding]]:
-    dataset = PairDataset(
-        source="pets",
-        format="two text files",
-        languages=languages,
-        train=split(train),
-        validation=split([]),
-        test=split(test, "test"),
-        findings=findings,
+    parts = {"train": split(train), "validation": split([]), "test": split(test, "test")}
+    verdict = check_pairs(
+        PairDataset(source="pets", format="files", languages=languages, findings=findings, **parts)
     )
-    verdict = check_pairs(dataset)
     return verdict, {finding.check: finding for finding in verdict.findings}
 
 

@@ -17,7 +17,7 @@ from vitrail.train.evaluate import Report
 pytest.importorskip("sentencepiece", reason="needs the extra translation")
 pytest.importorskip("sacrebleu", reason="needs the extra translation")
 
-TINY = {**SMALL_RUNS["translation"].changes, "model.name": "transformer_tiny"}
+RUN = SMALL_RUNS["translation"]
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +25,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
-def trained_on(corpus: Path, output: Path, **request: object) -> TrainedRun:
-    changes = {"data.languages": ["en", "de"], **TINY, **request.pop("changes", {})}  # type: ignore[dict-item]
-    done = train(corpus, changes=changes, output=output, **request)  # type: ignore[arg-type]
-    assert isinstance(done, TrainedRun)
-    return done
-
-
 @pytest.fixture(scope="module")
 def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
-    return trained_on(corpus, tmp_path_factory.mktemp("runs"), name="first", seed=3)
+    return RUN.train(corpus, tmp_path_factory.mktemp("runs"), page=True, name="first", seed=3)
 
 
 def test_a_run_leaves_a_translator_with_its_vocabulary_and_a_report(finished: TrainedRun) -> None:
@@ -75,7 +68,7 @@ def test_recurrent_models_go_the_same_way(corpus: Path, tmp_path: Path, model: s
 
 def test_separate_vocabularies_are_kept_apart(corpus: Path, tmp_path: Path) -> None:
     changes = {"data.joint_vocabulary": False, "model.tie": "output", "train.steps": 1}
-    done = trained_on(corpus, tmp_path, name="apart", changes=changes)
+    done = RUN.train(corpus, tmp_path, name="apart", changes=changes)
 
     files = {path.name for path in (done.folder / "files").iterdir()}
     assert files == {"source-subwords.model", "target-subwords.model"}
@@ -118,11 +111,11 @@ def test_a_text_is_explained_from_the_command_line(
 
 def test_wrong_requests_are_refused(finished: TrainedRun, corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="image_size"):
-        trained_on(corpus, tmp_path, changes={"data.image_size": [8, 8]})
+        RUN.train(corpus, tmp_path, changes={"data.image_size": [8, 8]})
     with pytest.raises(DataError, match="fr"):
-        trained_on(corpus, tmp_path, changes={"data.languages": ["en", "fr"]})
+        RUN.train(corpus, tmp_path, changes={"data.languages": ["en", "fr"]})
     (tmp_path / "only").mkdir()
     for language in ("en", "de"):
         (tmp_path / "only" / f"test.{language}").write_text("a dog\n")
     with pytest.raises(DataError, match=r"train"):
-        trained_on(tmp_path / "only", tmp_path)
+        RUN.train(tmp_path / "only", tmp_path)

@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import Float64
 
 from vitrail.core.config import Config
-from vitrail.core.errors import DataError
+from vitrail.core.errors import DataError, missing_package
 from vitrail.data.text.words import caption_words
 from vitrail.report.significance import resample_corpus
 from vitrail.tasks.contract import ComparisonMetric
-from vitrail.tasks.generation import NUM_RESAMPLES, import_sacrebleu, missing_package, score_corpus
+from vitrail.tasks.generation import NEEDED, NUM_RESAMPLES, import_sacrebleu, score_corpus
 from vitrail.train.evaluate import Report
 
 ORDERS = (1, 2, 3, 4)
@@ -175,7 +175,7 @@ def rouge_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) 
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError:
-        raise missing_package("rouge-score", EXTRA) from None
+        raise missing_package(NEEDED, "rouge-score", EXTRA) from None
     scorer = RougeScorer([ROUGE], tokenizer=_Spaces())
     pairs = zip(captions, references, strict=True)
     return [float(scorer.score_multi(texts, caption)[ROUGE].fmeasure) for caption, texts in pairs]

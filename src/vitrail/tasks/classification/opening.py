@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitrail.core.errors import DataError, did_you_mean
+from vitrail.core.errors import DataError, did_you_mean, missing_package
 from vitrail.data.dataset import ImageDataset, ImageSplit, are_characters
 from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import about, number_of
@@ -180,11 +180,7 @@ def read_packaged(name: str) -> RawDataset:
     package, module, file, side_px, white = PACKAGED[name]
     found = importlib.util.find_spec(module)
     if found is None or not found.submodule_search_locations:
-        raise DataError(
-            f"the built-in data set {name!r} comes with the package {package}, which is not installed",
-            expected=f"{package} beside vitrail",
-            remedy="Install it with: pip install 'vitrail[demo]'",
-        )
+        raise missing_package(f"the built-in data set {name!r} needs", package, "demo", DataError)
     path = Path(found.submodule_search_locations[0], file)
     try:
         with gzip.open(path, "rt") as lines:

@@ -14,7 +14,7 @@ from jaxtyping import Float64
 
 from vitrail.core.boxes import box_area, xyxy_to_xywh
 from vitrail.core.config import Config
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import missing_package
 from vitrail.tasks.detection.detections import MAX_BOXES, UNCHOSEN_THRESHOLD, ConfidenceThreshold, ImageBoxes
 from vitrail.tasks.detection.errors import (
     ImageErrors,
@@ -199,11 +199,7 @@ def _import_evaluation() -> tuple[Any, Any]:
     try:
         from faster_coco_eval import COCO, COCOeval_faster
     except ImportError:
-        raise ConfigError(
-            "scores of detectors need the package faster-coco-eval, which is not installed",
-            expected="faster-coco-eval beside vitrail",
-            remedy="Install it with: pip install 'vitrail[detection]'",
-        ) from None
+        raise missing_package("scores of detectors need", "faster-coco-eval", "detection") from None
     return COCO, COCOeval_faster
 
 

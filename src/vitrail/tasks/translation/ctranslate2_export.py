@@ -30,7 +30,20 @@ from vitrail.tasks.translation.ctranslate2_folder import (
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.search import Search
 
-README_FILE = "README.md"
+README = """\
+# {source} to {target}, for CTranslate2
+
+`vitrail translate FOLDER letter.txt` translates with it. Without vitrail, after `pip install
+ctranslate2 sentencepiece`:
+
+    import ctranslate2, sentencepiece
+
+    source = sentencepiece.SentencePieceProcessor(model_file={read!r})
+    target = sentencepiece.SentencePieceProcessor(model_file={written!r})
+    engine = ctranslate2.Translator('.')
+    found = engine.translate_batch([source.encode('...', out_type=str)], beam_size=5)
+    print(target.decode(found[0].hypotheses[0]))
+"""
 TOLERANCES = {  # of a token's log-probability: the largest in float32, the mean for rounded weights
     "float32": 1e-3,
     "bfloat16": 0.1,
@@ -106,33 +119,16 @@ def _further_files(loaded: LoadedModel, translator: Translator) -> dict[str, byt
     source, target = translator.languages
     names = sorted(name for name in loaded.files if not name.endswith(".json"))
     read, written = names[0], names[-1]  # source before target; one name if the vocabulary is shared
-    lines = [
-        f"# {source} to {target}, for CTranslate2",
-        "",
-        "`vitrail translate FOLDER letter.txt` translates with it. Without vitrail, after `pip install",
-        "ctranslate2 sentencepiece`:",
-        "",
-        "    import ctranslate2, sentencepiece",
-        "",
-        *(
-            f"    {name} = sentencepiece.SentencePieceProcessor(model_file={file!r})"
-            for name, file in (("source", read), ("target", written))
-        ),
-        "    engine = ctranslate2.Translator('.')",
-        "    found = engine.translate_batch([source.encode('...', out_type=str)], beam_size=5)",
-        "    print(target.decode(found[0].hypotheses[0]))",
-        "",
-    ]
+    readme = README.format(source=source, target=target, read=read, written=written)
     if translator.preprocessing.lower_case:
-        lines += ["Make the text lower-case first.", ""]
-    return {**loaded.files, TRANSLATOR_FILE: describe(loaded), README_FILE: "\n".join(lines).encode()}
+        readme += "\nMake the text lower-case first.\n"
+    return {**loaded.files, TRANSLATOR_FILE: describe(loaded), "README.md": readme.encode()}
 
 
 def _check_replaceable(folder: Path) -> None:
     """Refuse to replace anything but an export, as all of the folder is removed."""
-    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     is_export = (folder / CTRANSLATE2_FILE).is_file() and any(folder.glob("*_vocabulary.json"))
-    if not is_free and not is_export:
+    if folder.exists() and not is_export and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(
             f"{folder} exists, and is not an export",
             expected="a folder that does not exist yet, is empty, or holds a model of CTranslate2",
@@ -186,13 +182,13 @@ def compare(
         pairs[name] = [(own, other) for own, (other,) in zip(ours, theirs, strict=True)]
     greedy = [own.tokens for own, _ in pairs["greedy"]]
     differences = _log_probability_differences(translator, engine, rows, greedy)
-    same = {
-        search: [
-            (own, other)
-            for own, other in found
-            if own.tokens == other.tokens and own.is_finished == other.is_finished
-        ]
+    comparable = {
+        search: [pair for pair in found if pair[0].is_finished == pair[1].is_finished]
         for search, found in pairs.items()
+    }
+    same = {
+        search: [pair for pair in found if pair[0].tokens == pair[1].tokens]
+        for search, found in comparable.items()
     }
     return Proof(
         num_sentences=len(rows),
@@ -203,12 +199,7 @@ def compare(
             (abs(own.score - other.score) for found in same.values() for own, other in found), default=0.0
         ),
         num_same={search: len(found) for search, found in same.items()},
-        num_parted={
-            search: sum(
-                own.tokens != other.tokens and own.is_finished == other.is_finished for own, other in found
-            )
-            for search, found in pairs.items()
-        },
+        num_parted={search: len(found) - len(same[search]) for search, found in comparable.items()},
         quantization=quantization,
     )
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from vitrail.core.errors import CheckpointError, ConfigError, VitrailError
+from vitrail.core.errors import CheckpointError, ConfigError, VitrailError, missing_package
 from vitrail.data.text.subwords import PairVocabulary, Subwords
 from vitrail.engines.loading import CTRANSLATE2_FILE
 from vitrail.models import config_from_settings
@@ -148,11 +148,7 @@ def import_engine() -> ModuleType:
     try:
         import ctranslate2
     except ImportError:
-        raise ConfigError(
-            "the package ctranslate2 is not installed",
-            expected="ctranslate2, which reads and writes this format",
-            remedy="Install it with: pip install 'vitrail[ctranslate2]'",
-        ) from None
+        raise missing_package("this format needs", "ctranslate2", "ctranslate2") from None
     module: ModuleType = ctranslate2
     return module
 
@@ -178,10 +174,7 @@ def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
     source_embedding = model.target_embedding if model.source_embedding is None else model.source_embedding
     spec.encoder.embeddings[0].weight = _copied(source_embedding.weight)
     spec.decoder.embeddings.weight = _copied(model.target_embedding.weight)
-    for side, positions in (
-        (spec.encoder, model.source_positions),
-        (spec.decoder, model.target_positions),
-    ):
+    for side, positions in ((spec.encoder, model.source_positions), (spec.decoder, model.target_positions)):
         side.scale_embeddings = config.width**0.5 if config.scale_embedding else 1.0
         if hasattr(side, "position_encodings"):
             side.position_encodings.encodings = _position_table(config, positions)
@@ -191,17 +184,12 @@ def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
     encoder: list[Any] = list(model.encoder)
     decoder: list[Any] = list(model.decoder)
     for layer, block in zip(spec.encoder.layer, encoder, strict=True):
-        _set_linear(layer.self_attention.linear[0], block.mixer.qkv)
-        _set_linear(layer.self_attention.linear[1], block.mixer.projection)
-        _set_norm(layer.self_attention.layer_norm, block.mixer_norm)
+        _set_attention(layer.self_attention, block.mixer_norm, block.mixer.qkv, block.mixer.projection)
         _set_mlp(layer.ffn, block)
     for layer, block in zip(spec.decoder.layer, decoder, strict=True):
-        _set_linear(layer.self_attention.linear[0], block.self_attention.qkv)
-        _set_linear(layer.self_attention.linear[1], block.self_attention.projection)
-        _set_norm(layer.self_attention.layer_norm, block.self_norm)
-        for theirs, ours in enumerate(("query", "key_value", "projection")):
-            _set_linear(layer.attention.linear[theirs], getattr(block.cross_attention, ours))
-        _set_norm(layer.attention.layer_norm, block.cross_norm)
+        own, cross = block.self_attention, block.cross_attention
+        _set_attention(layer.self_attention, block.self_norm, own.qkv, own.projection)
+        _set_attention(layer.attention, block.cross_norm, cross.query, cross.key_value, cross.projection)
         _set_mlp(layer.ffn, block)
     _set_output(spec.decoder.projection, model)
     _set_vocabulary(spec, vocabulary, config)
@@ -309,6 +297,12 @@ def _set_vocabulary(spec: Any, vocabulary: PairVocabulary, config: TransformerCo
     spec.config.eos_token = target[config.end_id]
     spec.config.unk_token = target[vocabulary.target.unknown_id]
     spec.config.add_source_eos = True
+
+
+def _set_attention(spec: Any, norm: Any, *linears: Any) -> None:
+    for theirs, ours in zip(spec.linear, linears, strict=True):
+        _set_linear(theirs, ours)
+    _set_norm(spec.layer_norm, norm)
 
 
 def _set_mlp(spec: Any, block: Any) -> None:

@@ -18,14 +18,14 @@ import numpy as np
 from jaxtyping import Float64
 
 from vitrail.core.config import Config
-from vitrail.core.errors import DataError
+from vitrail.core.errors import DataError, missing_package
 from vitrail.report.significance import resample_corpus
 from vitrail.tasks.contract import ComparisonMetric
 from vitrail.tasks.generation import (
+    NEEDED,
     NUM_RESAMPLES,
     Scored,
     import_sacrebleu,
-    missing_package,
     percent,
     score_corpus,
     typical_rows,
@@ -344,7 +344,7 @@ class MosesWords:
             from sacremoses import MosesPunctNormalizer, MosesTokenizer
             from sacremoses.corpus import NonbreakingPrefixes
         except ImportError:
-            raise missing_package("sacremoses", EXTRA) from None
+            raise missing_package(NEEDED, "sacremoses", EXTRA) from None
         code = base_language(language)
         rules = NonbreakingPrefixes().available_langs.get(code)
         self.signature = {

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from vitrail.core.boxes import xyxy_to_cxcywh
-from vitrail.core.errors import DataError
+from vitrail.core.errors import DataError, missing_package
 from vitrail.data.file_places import (
     existing,
     first_entries,
@@ -174,11 +174,7 @@ def _load_yaml(path: Path) -> Mapping[Any, Any]:
     try:
         import yaml
     except ImportError:
-        raise DataError(
-            f"reading {path} needs the package pyyaml, which is not installed",
-            expected="pyyaml beside vitrail",
-            remedy="Install it with: pip install 'vitrail[detection]'",
-        ) from None
+        raise missing_package(f"reading {path} needs", "pyyaml", "detection", DataError) from None
     try:
         if path.stat().st_size > MAX_BYTES:
             raise _faulty(path, f"has more than {MAX_BYTES:,} bytes", "names of classes and folders")
