@@ -29,6 +29,7 @@ def save_vit(
     image_size: tuple[int, int] = (12, 8),
     seed: int = 3,
     sharpness: float = 1.0,
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5),
     **changes: Any,
 ) -> Path:
     """Write the model into a folder, and return that; the head's weights are multiplied by the sharpness."""
@@ -41,7 +42,7 @@ def save_vit(
         folder,
         model,
         model_settings=model_settings("vit_nano", **changes),
-        preprocessing=Preprocessing(image_size=image_size).model_dump(mode="json"),
+        preprocessing=Preprocessing(image_size=image_size, mean=mean).model_dump(mode="json"),
         class_names=list(class_names),
         about={},
     )

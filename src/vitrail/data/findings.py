@@ -131,18 +131,25 @@ def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: ORDER.index(finding.severity)))
 
 
-def judge(dataset: Any, examined: Any, checks: Iterable[Callable[[Any], Iterable[Finding]]]) -> Verdict:
+def judge(
+    dataset: Any,
+    examined: Any,
+    checks: Iterable[Callable[[Any], Iterable[Finding]]],
+    *,
+    exclude: Iterable[str],
+) -> Verdict:
     """Run all checks of an examined data set, and add what its reader noticed.
 
     Args:
-        examined: has ``counts``, and the names of unusable samples as ``unusable``.
+        examined: has the verdict's ``counts``.
+        exclude: names of the unusable samples.
     """
     found = [finding for check in checks for finding in check(examined)]
     return Verdict(
         source=dataset.source,
         findings=sort_findings([*found, *dataset.findings]),
         counts=examined.counts,
-        exclude=frozenset(examined.unusable),
+        exclude=frozenset(exclude),
     )
 
 

@@ -144,7 +144,7 @@ def test_outputs_that_do_not_fit_are_refused(
 
 
 def toy_tables() -> TranslationTables:
-    return translation_tables(ENGLISH, ["x"] * 5, GERMAN, language="de")
+    return translation_tables(ENGLISH, ["x"] * 5, GERMAN, indices=range(5), language="de")
 
 
 def test_typical_sentences_are_aligned_for_the_report(translator: Translator) -> None:

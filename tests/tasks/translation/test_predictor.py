@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count, islice
+from itertools import islice
+from operator import length_hint
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from making.saved_vit import save_vit
 from making.small_translators import ENGLISH, small_translator
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
-from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.text.input_lines import Line, plan_batches
-from vitrail.models import build, model_settings
-from vitrail.models.checkpoint import save_model
 from vitrail.models.decoding import greedy
 from vitrail.tasks.translation.predictor import Translation, Translator
 from vitrail.tasks.translation.search import Search
@@ -25,10 +24,6 @@ LINES = [*ENGLISH, "", "A", "The dog reads a book.", "  ", "Two men play.", *rev
 @pytest.fixture(scope="module")
 def translator() -> Translator:
     return Translator(small_translator())
-
-
-def texts(translations: Iterator[Translation]) -> list[str]:
-    return [translation.text for translation in translations]
 
 
 def test_batches_change_neither_translations_nor_their_order(translator: Translator) -> None:
@@ -71,9 +66,7 @@ def test_a_long_line_is_refused_and_the_others_are_translated() -> None:
     assert "Expected at most 100" in second.error
     assert "Divide it" in second.error
     assert second.text == ""
-    assert [first.text, third.text] == texts(
-        translator.translate([ENGLISH[0], ENGLISH[1]], beam_size=1, max_length=4)
-    )
+    assert [first, third] == list(translator.translate(ENGLISH[:2], beam_size=1, max_length=4))
 
 
 def test_a_model_with_a_table_of_positions_is_given_no_more_than_it_has() -> None:
@@ -99,8 +92,7 @@ def test_empty_and_unreadable_lines_keep_their_position(translator: Translator) 
 
 def test_lines_before_a_failure_are_translated(translator: Translator) -> None:
     def lines() -> Iterator[Line]:
-        yield ENGLISH[0]
-        yield ENGLISH[1]
+        yield from ENGLISH[:2]
         raise DataError("the file ends early", expected="all of it", remedy="Copy it again")
 
     translations = translator.translate(lines(), beam_size=1, max_length=4)
@@ -111,36 +103,24 @@ def test_lines_before_a_failure_are_translated(translator: Translator) -> None:
 
 
 @pytest.mark.parametrize("read_ahead", [1, 3])
-def test_an_endless_stream_is_read_no_further_than_asked(translator: Translator, read_ahead: int) -> None:
-    num_read = 0
+def test_a_stream_is_read_no_further_than_asked(translator: Translator, read_ahead: int) -> None:
+    lines = iter(ENGLISH * 9)
 
-    def lines() -> Iterator[str]:
-        nonlocal num_read
-        for number in count():
-            num_read += 1
-            yield ENGLISH[number % len(ENGLISH)]
+    translations = translator.translate(lines, beam_size=1, max_length=3, read_ahead=read_ahead)
 
-    translations = translator.translate(lines(), beam_size=1, max_length=3, read_ahead=read_ahead)
-
-    assert num_read == 0
+    assert length_hint(lines) == 45
     for number, translation in enumerate(islice(translations, 7)):
         assert translation.source == ENGLISH[number % len(ENGLISH)]
-        assert num_read <= number + read_ahead
+        assert 45 - length_hint(lines) <= number + read_ahead
 
 
 def test_a_chunk_of_long_lines_ends_early(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitrail.data.text.input_lines.MAX_READ_CHARACTERS", 20)
-    num_read = 0
+    lines = iter(["A dog runs."] * 9)
 
-    def lines() -> Iterator[str]:
-        nonlocal num_read
-        while True:
-            num_read += 1
-            yield "A dog runs."
+    next(translator.translate(lines, beam_size=1, max_length=3))
 
-    next(translator.translate(lines(), beam_size=1, max_length=3))
-
-    assert num_read == 2
+    assert len(list(lines)) == 7
 
 
 def test_the_best_translations_come_with_falling_scores(translator: Translator) -> None:
@@ -179,27 +159,18 @@ def test_a_translation_that_does_not_end_says_so(translator: Translator) -> None
 
 
 def test_a_saved_translator_is_loaded_from_its_run(translator: Translator, tmp_path: Path) -> None:
-    loaded = small_translator()
-    loaded.save(tmp_path / "run" / "model")
+    small_translator().save(tmp_path / "run" / "model")
 
-    found = texts(Translator(tmp_path / "run").translate(ENGLISH, beam_size=2, max_length=5))
+    search = {"beam_size": 2, "max_length": 5}
 
-    assert found == texts(translator.translate(ENGLISH, beam_size=2, max_length=5))
+    found = Translator(tmp_path / "run").translate(ENGLISH, **search)
+
+    assert list(found) == list(translator.translate(ENGLISH, **search))
 
 
 def test_a_classifier_is_no_translator(tmp_path: Path) -> None:
-    changes = {"image_size": (12, 8), "patch_size": 4, "width": 16, "depth": 1, "num_heads": 2}
-    save_model(
-        tmp_path / "model",
-        build("vit_nano", stem="patch", **changes),
-        model_settings=model_settings("vit_nano", stem="patch", **changes),
-        preprocessing=Preprocessing(image_size=(12, 8)).model_dump(mode="json"),
-        class_names=["cat"],
-        about={},
-    )
-
     with pytest.raises(CheckpointError, match=r"vit_nano does not translate.*vitrail predict"):
-        Translator(tmp_path / "model")
+        Translator(save_vit(tmp_path / "model"))
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_training_and_large_corpora_have_no_interval_and_one_sentence_has_one(
 def test_empty_hypotheses_count_as_nothing_found(num_empty: int) -> None:
     hypotheses = [""] * num_empty + HYPOTHESES[num_empty:]
 
-    tables = translation_tables(REFERENCES, hypotheses, REFERENCES, language="de", with_tokenised_bleu=True)
+    tables = translation_tables(REFERENCES, hypotheses, REFERENCES, indices=range(5), language="de")
 
     headline = headline_scores(tables.scores)
     assert headline["bleu"] < bleu_of_the_paper(HYPOTHESES, REFERENCES)
@@ -248,7 +248,6 @@ def test_tables_hold_every_sentence_and_survive_json() -> None:
         ["r0", "h1"],
         indices=[7, 3],
         language="de",
-        with_tokenised_bleu=True,
     )
 
     assert TranslationTables.from_tree(tables.model_dump(mode="json")) == tables
@@ -268,7 +267,7 @@ def test_lists_that_do_not_fit_are_refused(hypotheses: list[str], references: li
     with pytest.raises(DataError):
         sentence_chrf(hypotheses, references)
     with pytest.raises(DataError, match="1 sources"):
-        translation_tables(["a"], ["a", "b"], ["a", "b"], language="de")
+        translation_tables(["a"], ["a", "b"], ["a", "b"], indices=[0, 1], language="de")
 
 
 @pytest.mark.parametrize("package", ["sacrebleu.metrics", "sacremoses"])

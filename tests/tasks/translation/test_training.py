@@ -10,7 +10,7 @@ from making.small_runs import SMALL_RUNS, write_corpus
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.models.checkpoint import load_model
-from vitrail.tasks.training import TrainedRun, train
+from vitrail.tasks.training import TrainedRun
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.train.evaluate import Report
 
@@ -48,19 +48,11 @@ def test_a_run_leaves_a_translator_with_its_vocabulary_and_a_report(finished: Tr
 
 @pytest.mark.parametrize("model", ["rnn", "rnn_additive"])
 def test_recurrent_models_go_the_same_way(corpus: Path, tmp_path: Path, model: str) -> None:
-    changes = {
-        "data.languages": ["en", "de"],
-        "data.vocabulary_size": 50,
-        "model.embedding_dim": 8,
-        "model.hidden_dim": 12,
-        "train.steps": 2,
-        "train.batch_size": 300,
-        "train.precision": "float32",
-        "task.beam_size": 2,
-    }
-    done = train(corpus, model=model, changes=changes, output=tmp_path, name=model)
+    changes = {"model.embedding_dim": 8, "model.hidden_dim": 12, "train.steps": 2}
+    kept = {name: value for name, value in RUN.changes.items() if not name.startswith("model.")}
+    run = RUN._replace(changes=kept, model=model)
+    done = run.train(corpus, tmp_path, page=model == "rnn", changes=changes)
 
-    assert isinstance(done, TrainedRun)
     translated = list(Translator(done.folder).translate(["a dog runs", ""]))
     assert len(translated) == 2
     assert translated[1].text == ""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.core.errors import ConfigError, VitrailError
 from vitrail.data.text.subwords import unusable
 
 TOKENIZER_FILE, NUMBERS_FILE, MERGES_FILE = "tokenizer.json", "vocab.json", "merges.txt"
@@ -109,9 +109,9 @@ def from_published(files: Mapping[str, bytes]) -> CLIPSubwords:
                 f"there is neither {TOKENIZER_FILE} nor {NUMBERS_FILE} with {MERGES_FILE}", PUBLISHED
             )
         return CLIPSubwords(numbers, [_pair(merge) for merge in merges])
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, CheckpointError | ConfigError):  # which are ValueErrors, too
-            raise
+    except VitrailError:  # which are ValueErrors, too
+        raise
+    except (KeyError, TypeError, ValueError) as error:
         raise unusable(f"it cannot be read: {error}", PUBLISHED) from None
 
 

@@ -57,7 +57,11 @@ def read_lines(stream: ByteLines) -> Iterator[Line]:
             check_encoding(content, "the text")
             content = content.removeprefix(codecs.BOM_UTF8)
         if len(content) > MAX_LINE_BYTES and not content.endswith(b"\n"):
-            yield _too_long(len(content) + _skip_line(stream))
+            yield DataError(
+                f"the line has {len(content) + _skip_line(stream):,} bytes",
+                expected=f"at most {MAX_LINE_BYTES:,} bytes, one sentence on each line",
+                remedy="Divide the text into sentences",
+            )
             continue
         try:
             yield content.removesuffix(b"\n").removesuffix(b"\r").decode()
@@ -208,14 +212,6 @@ def _skip_line(stream: ByteLines) -> int:
         if content.endswith(b"\n"):
             break
     return count
-
-
-def _too_long(size: int) -> DataError:
-    return DataError(
-        f"the line has {size:,} bytes",
-        expected=f"at most {MAX_LINE_BYTES:,} bytes, one sentence on each line",
-        remedy="Divide the text into sentences",
-    )
 
 
 def plan_batches(rows: dict[int, list[int]], batch_tokens: int) -> list[list[int]]:

@@ -196,10 +196,8 @@ class PairVocabulary(NamedTuple):
         if is_joint:
             joint = SentencePieceSubwords.train([*sources, *targets], size=size, kind=kind)
             return cls(joint, joint)
-        return cls(
-            SentencePieceSubwords.train(sources, size=size, kind=kind),
-            SentencePieceSubwords.train(targets, size=size, kind=kind),
-        )
+        sides = (sources, targets)
+        return cls(*(SentencePieceSubwords.train(texts, size=size, kind=kind) for texts in sides))
 
     def to_files(self) -> dict[str, bytes]:
         from vitrail.data.text import marian_subwords  # made of parts of this file

@@ -52,7 +52,6 @@ class CaptionSplit:
 
     @property
     def num_captions(self) -> int:
-        """Number of captions of all images."""
         return sum(map(len, self.captions))
 
     def take(self, indices: Iterable[int] | np.ndarray) -> CaptionSplit:

@@ -6,7 +6,7 @@ Nothing on disk is changed. Every check is a function of the examined data set t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -49,16 +49,10 @@ class SeenCaptions:
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        """Reason by name of each unusable image."""
         return {name: seen.error for _, name, _, seen in self.rows() if seen.error}
-
-    @property
-    def unusable(self) -> Iterable[str]:
-        return self.unreadable
 
     @cached_property
     def seen(self) -> list[tuple[str, Inspection]]:
-        """Name and inspection of each usable image."""
         return [(name, seen) for _, name, _, seen in self.rows() if not seen.error]
 
     @cached_property
@@ -71,7 +65,6 @@ class SeenCaptions:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """The counts of a verdict."""
         splits = self.dataset.splits
         lengths = [len(words) for part in self.words.values() for texts in part for words in texts]
         distinct = {word for texts in self.words["train"] for words in texts for word in words}
@@ -88,7 +81,6 @@ class SeenCaptions:
         }
 
     def rows(self) -> Iterator[tuple[str, str, tuple[str, ...], Inspection]]:
-        """Yield split, name, captions and inspection of each image."""
         for split_name, split in self.dataset.splits.items():
             seen = self.inspections[split_name]
             for name, captions, inspection in zip(split.names, split.captions, seen, strict=True):
@@ -98,7 +90,8 @@ class SeenCaptions:
 def check_captions(dataset: CaptionDataset) -> Verdict:
     """Examine every image and every caption of every split; images that do not open are to be left out."""
     inspections = {name: inspect_split(split.unlabelled) for name, split in dataset.splits.items()}
-    return judge(dataset, SeenCaptions(dataset, inspections), CHECKS)
+    examined = SeenCaptions(dataset, inspections)
+    return judge(dataset, examined, CHECKS, exclude=examined.unreadable)
 
 
 def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:

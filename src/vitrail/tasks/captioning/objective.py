@@ -177,7 +177,6 @@ class CaptionEvaluator:
         return {"bleu4": scores.bleu[3], "cider": scores.cider, **likelihood, "count": count}
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return the headline scores, and the tables behind them as plain JSON values."""
         tables = caption_tables(*self._texts(), indices=self.written.indices)
         scores = headline_scores(tables.scores) | self.written.likelihood() | self.written.cut_off()
         return scores, tables.model_dump(mode="json")

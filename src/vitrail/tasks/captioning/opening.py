@@ -13,12 +13,7 @@ from vitrail.data.settings import DataSettings
 from vitrail.data.splits import divide, stratified_split
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit, RawCaptions
 from vitrail.tasks.captioning.formats import CAPTION_FORMATS
-from vitrail.tasks.captioning.formats.tables import (
-    find_unread,
-    is_of_captions,
-    read_by_name,
-    unknown_columns,
-)
+from vitrail.tasks.captioning.formats.tables import find_unread, is_of_captions, read_by_name
 
 # Beats pairs and detection, which some caption files resemble: text with tabs, COCO's JSON.
 SURE, SURE_BY_NAME, LIKELY = 5, 4, 1
@@ -82,7 +77,7 @@ def _read_path(path: Path) -> tuple[RawCaptions, str] | None:
     if not path.exists():
         return None
     if unread := find_unread(path):
-        raise unknown_columns(*unread)
+        raise unread
     raise DataError(
         f"{path} holds no captioned images of a known format",
         expected=layouts(CAPTION_FORMATS),

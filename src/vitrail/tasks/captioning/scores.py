@@ -142,7 +142,6 @@ def _score_all(
 
 
 def headline_scores(scores: CaptionScores) -> dict[str, float]:
-    """Return every single-number score."""
     headline = {f"bleu{order}": value for order, value in zip(ORDERS, scores.bleu, strict=True)}
     if scores.bleu4_lower is not None and scores.bleu4_upper is not None:
         headline |= {"bleu4_lower": scores.bleu4_lower, "bleu4_upper": scores.bleu4_upper}
@@ -154,7 +153,6 @@ def headline_scores(scores: CaptionScores) -> dict[str, float]:
 
 
 def plain_captions(captions: Sequence[str]) -> list[str]:
-    """Return the words of each caption, separated by spaces."""
     return [" ".join(caption_words(text)) for text in captions]
 
 
@@ -189,7 +187,6 @@ class _Spaces:
 
 
 def cider_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """Return the CIDEr-D of each image among all of them."""
     return cider_scores(
         [caption_words(text) for text in captions],
         [[caption_words(text) for text in texts] for texts in references],
@@ -268,7 +265,6 @@ def _weigh(
 
 
 def _similarity(hypothesis: Vector, reference: Vector) -> float:
-    """Return the clipped cosine similarity of two vectors."""
     norms = math.hypot(*hypothesis.values()) * math.hypot(*reference.values())
     if not norms:
         return 0.0

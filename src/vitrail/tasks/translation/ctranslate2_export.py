@@ -115,7 +115,6 @@ def export_ctranslate2(
 
 
 def _further_files(loaded: LoadedModel, translator: Translator) -> dict[str, bytes]:
-    """Return the vocabularies and settings by file name."""
     source, target = translator.languages
     names = sorted(name for name in loaded.files if not name.endswith(".json"))
     read, written = names[0], names[-1]  # source before target; one name if the vocabulary is shared
@@ -158,7 +157,6 @@ class Proof(NamedTuple):
     """Of the exported weights."""
 
     def to_lines(self) -> Iterator[str]:
-        """Format the results as lines."""
         yield (
             f"log-probabilities of {self.num_tokens:,} tokens differ by at most "
             f"{self.largest_difference:.1e}, on average by {self.mean_difference:.1e} ({self.quantization})"

@@ -70,7 +70,6 @@ class CTranslate2Decoder:
             ) from error
 
     def decode(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
-        """Return the best hypotheses for each row."""
         limits = search.limits([len(row) + 1 for row in rows])
         found = self.engine.translate_batch(
             self.to_pieces(rows),

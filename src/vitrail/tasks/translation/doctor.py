@@ -65,7 +65,8 @@ def check_pairs(dataset: PairDataset) -> Verdict:
     >>> verdict.usable, verdict.exclude
     (True, frozenset({'train.en:2'}))
     """
-    return judge(dataset, ExaminedPairs(dataset), CHECKS)
+    examined = ExaminedPairs(dataset)
+    return judge(dataset, examined, CHECKS, exclude=examined.unusable)
 
 
 class Side(NamedTuple):
@@ -99,7 +100,6 @@ class ExaminedPairs:
 
     @cached_property
     def characters(self) -> dict[str, tuple[Characters, Characters]]:
-        """Source and target statistics of each split."""
         splits = self.dataset.splits.items()
         return {
             name: (count_characters(each.sources), count_characters(each.targets)) for name, each in splits
@@ -107,7 +107,6 @@ class ExaminedPairs:
 
     @property
     def num_pairs(self) -> int:
-        """Over all splits."""
         return sum(len(split) for split in self.dataset.splits.values())
 
     @cached_property
@@ -128,13 +127,11 @@ class ExaminedPairs:
 
     @property
     def unusable(self) -> list[str]:
-        """Names of the unusable pairs."""
         splits = self.dataset.splits.items()
         return [split.names[i] for name, split in splits for i in np.flatnonzero(~self.is_usable[name])]
 
     @cached_property
     def sides(self) -> tuple[Side, ...]:
-        """Both sides of every split."""
         return tuple(
             Side(name, language, texts, split.names, characters, self.is_usable[name])
             for name, split in self.dataset.splits.items()
@@ -164,7 +161,6 @@ class ExaminedPairs:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """The counts of a verdict."""
         return {
             "pairs": {name: len(split) for name, split in self.dataset.splits.items()},
             "languages": list(self.dataset.languages),

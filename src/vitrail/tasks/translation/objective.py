@@ -132,7 +132,6 @@ class TranslationEvaluator:
         self.written.absorb(state)
 
     def result(self) -> dict[str, Any]:
-        """Return BLEU and the mean log loss per subword."""
         count = len(self.written.indices)
         if not count:
             return {"bleu": 0.0, "nll": 0.0, "perplexity": 1.0, "count": 0}
@@ -147,7 +146,6 @@ class TranslationEvaluator:
         return {"bleu": scores.bleu.score, **self.written.likelihood(), "count": count}
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Return the headline scores, and the tables behind them as plain JSON values."""
         written, preprocessing = self.written, self.objective.preprocessing
         tables = translation_tables(
             written["source"],
@@ -156,7 +154,6 @@ class TranslationEvaluator:
             indices=written.indices,
             language=preprocessing.languages[1],
             tokenised=preprocessing.tokenised,
-            with_tokenised_bleu=True,
         )
         scores = headline_scores(tables.scores) | written.likelihood() | written.cut_off()
         return scores, tables.model_dump(mode="json")

@@ -124,7 +124,6 @@ class Translator:
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Source and target language codes."""
         return self.preprocessing.languages
 
     def translate(

@@ -67,7 +67,6 @@ class PairSource:
         return len(self.split)
 
     def load(self, index: int, generator: torch.Generator | None) -> Pair:
-        """Return one pair by its index, segmented accordingly."""
         variant, position = divmod(index, len(self.split))
         source, target = self.split.sources[position], self.split.targets[position]
         if variant in self._cut:
@@ -117,7 +116,6 @@ class PairSource:
         return [[first + index for index in batches[position]] for position in order]
 
     def _draw_variant(self, generator: torch.Generator) -> int:
-        """Draw and keep a new segmentation of all sentences."""
         if not self.subword_dropout:
             return 0
         variant = 1 + int(torch.randint(NUM_VARIANTS, (), generator=generator))
@@ -155,7 +153,6 @@ class PairSource:
 
 
 def _fill(order: np.ndarray, lengths: np.ndarray, batch_size: int) -> list[list[int]]:
-    """Cut an order of pairs into batches within the token limit."""
     batches: list[list[int]] = []
     longest = 0
     for index, length in zip(order.tolist(), lengths[order].tolist(), strict=True):

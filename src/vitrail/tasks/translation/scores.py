@@ -201,7 +201,6 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
 
 
 def headline_scores(scores: CorpusScores) -> dict[str, float]:
-    """Return every single-number score, with its interval if there is one."""
     named = {"bleu": scores.bleu, "chrf": scores.chrf, "bleu_tokenised": scores.bleu_tokenised}
     headline: dict[str, float] = {}
     for name, score in named.items():
@@ -278,24 +277,18 @@ def translation_tables(
     hypotheses: Sequence[str],
     references: Sequence[str],
     *,
-    indices: Sequence[int] | None = None,
+    indices: Sequence[int],
     language: str,
     tokenised: bool = False,
-    with_tokenised_bleu: bool = False,
 ) -> TranslationTables:
     """Collect everything that a report says about a translator; arguments and errors as ``corpus_scores``.
 
     Args:
-        indices: index of each sentence in its source; by default consecutive.
+        indices: index of each sentence in its source.
     """
-    indices = range(len(sources)) if indices is None else indices
     check_counts(sources=sources, hypotheses=hypotheses, references=references, indices=indices)
     scores = corpus_scores(
-        hypotheses,
-        references,
-        language=language,
-        tokenised=tokenised,
-        with_tokenised_bleu=with_tokenised_bleu,
+        hypotheses, references, language=language, tokenised=tokenised, with_tokenised_bleu=True
     )
     by_sentence = sentence_chrf(hypotheses, references)
     rows = zip(indices, sources, references, hypotheses, by_sentence, strict=True)

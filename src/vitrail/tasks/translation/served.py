@@ -48,7 +48,6 @@ class ServedTranslator(Servable):
         }
 
     def warm_up(self, num_inputs: int) -> None:
-        """Translate a letter."""
         list(self.translator.translate([WARM_UP] * num_inputs))
 
     def read(self, given: Given, options: Options, max_pixels: int) -> TextWork:

@@ -191,7 +191,6 @@ def _preprocessing(data: PairDataSettings, dataset: PairDataset) -> PairPreproce
 
 
 def _learn_vocabulary(data: PairDataSettings, dataset: PairDataset) -> PairVocabulary:
-    """Learn the subwords of the training sentences."""
     prepare = _preprocessing(data, dataset).prepare
     return PairVocabulary.train(
         prepare(dataset.train.sources),

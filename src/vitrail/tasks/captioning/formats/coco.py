@@ -77,7 +77,6 @@ def _read_file(file: Path, raw: RawCaptions) -> dict[str, list[Any]]:
 
 
 def _image_folders(root: Path, file: Path) -> list[Path]:
-    """Return the possible image folders of a file, likeliest first."""
     name, split = file.stem.removeprefix(f"{PREFIX}_"), split_of(file.stem)
     beside = [root / name, root / "images" / name, file.parent, file.parent / "images", root / "images", root]
     return existing([*beside, *(folder for folder in folders_in(root) if split_of(folder.name) == split)])

@@ -39,7 +39,6 @@ def read(path: Path) -> RawCaptions:
 
 
 def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:
-    """Return the captions of each split by image name."""
     found: dict[SplitName, dict[str, list[Any]]] = {}
     try:
         for image in json.loads(file.read_bytes().decode("utf-8-sig"))["images"]:

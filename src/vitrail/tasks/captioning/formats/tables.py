@@ -119,7 +119,6 @@ def _rows_of(
 
 
 def _image_of(cell: Any, finder: ImageFinder, root: Path, called: str) -> tuple[Any, Any, str]:
-    """Return an image's identity, the image or None, and its name."""
     value = content_of(cell)
     if isinstance(value, bytes):
         path_in_cell = str(cell.get("path") or "") if isinstance(cell, Mapping) else ""
@@ -213,8 +212,8 @@ def _texts(cell: Any) -> list[Any]:
     return [cell]
 
 
-def find_unread(path: Path) -> tuple[Path, list[str]] | None:
-    """Return a table named like captions, in a folder or the file itself, and its unknown columns.
+def find_unread(path: Path) -> DataError | None:
+    """Return the error of a table named like captions, in a folder or the file itself, of unknown columns.
 
     None if there is none; only names and first rows are read.
     """
@@ -226,17 +225,13 @@ def find_unread(path: Path) -> tuple[Path, list[str]] | None:
         if NAMED.search(file.stem) and file.suffix.lower() in SUFFIXES:
             columns = column_names(file)
             if len(columns) > 1 and not are_captions(columns):
-                return file, columns
+                return DataError(
+                    f"{file} has the columns {', '.join(map(repr, columns))}",
+                    expected="a column image (or file_name, path, ...) and a column caption (or captions, "
+                    "text, ...)",
+                    remedy="Rename the columns, or name them in the first line: image,caption",
+                )
     return None
-
-
-def unknown_columns(file: Path, columns: list[str]) -> DataError:
-    """Return the error for such a table."""
-    return DataError(
-        f"{file} has the columns {', '.join(map(repr, columns))}",
-        expected="a column image (or file_name, path, ...) and a column caption (or captions, text, ...)",
-        remedy="Rename the columns, or write image,caption as the first line where it has no names",
-    )
 
 
 def read_saved(path: Path) -> RawCaptions:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,27 +21,13 @@ CLEAR_GAP = 0.7  # cost of the best alignment over that of shuffled lines; near 
 SHORT_LINE = 10  # characters added to both lengths, to damp the ratio of short lines
 
 
-@dataclass
-class _Texts:
-    """The files of a folder whose suffix is a language."""
-
-    by_stem: dict[str, dict[str, Path]] = field(default_factory=dict)
-
-    def add(self, path: Path, wanted: Languages | None) -> None:
-        name = path.name.removesuffix(GZIP_SUFFIX)
-        stem, dot, language = name.rpartition(".")
-        if dot and stem and (is_language(language) or (wanted is not None and language in wanted)):
-            files = self.by_stem.setdefault(stem, {})
-            if language not in files or name == path.name:  # uncompressed files take precedence
-                files[language] = path
-
-    def in_two_languages(self) -> dict[str, dict[str, Path]]:
-        return {stem: dict(sorted(files.items())) for stem, files in self.by_stem.items() if len(files) > 1}
+Texts = dict[str, dict[str, Path]]
+"""Files whose suffix is a language, by the rest of their name and by language."""
 
 
 def recognises(path: Path, wanted: Languages | None) -> bool:
     """Accept a folder with such files, the common prefix of two, or one of the two."""
-    return bool(_list_texts(path, wanted).in_two_languages())
+    return bool(_paired(_list_texts(path, wanted)))
 
 
 def read(path: Path, wanted: Languages | None) -> RawPairs:
@@ -52,11 +37,11 @@ def read(path: Path, wanted: Languages | None) -> RawPairs:
         DataError: the languages are not clear, or the two files of a text differ in length.
     """
     texts = _list_texts(path, wanted)
-    paired = texts.in_two_languages()
+    paired = _paired(texts)
     parts, _ = assign_splits(paired, str(path))
     available = list(paired[parts.get("train", next(iter(parts.values())))])
     if path.is_file():  # train.en was named: it is the source
-        named = path.name.removesuffix(GZIP_SUFFIX).rpartition(".")[2]
+        _, named = _parts(path.name)
         available.sort(key=lambda language: language != named)
     languages, chosen = choose_languages(available, wanted, str(path))
     usable = {stem: files for stem, files in paired.items() if files.keys() >= set(languages)}
@@ -123,38 +108,49 @@ def find_gap(source_lengths: list[int], target_lengths: list[int]) -> int | None
     return position if costs[position] < CLEAR_GAP * shuffled else None
 
 
-def _list_texts(path: Path, wanted: Languages | None) -> _Texts:
-    texts = _Texts()
-    if path.is_dir():
-        for entry in os.scandir(path):
-            if "." in entry.name[1:] and not entry.name.startswith("."):
-                texts.add(Path(entry.path), wanted)
+def _list_texts(path: Path, wanted: Languages | None) -> Texts:
+    is_folder = path.is_dir()
+    texts: Texts = {}
+    if not is_folder and (not path.name or not path.parent.is_dir()):
         return texts
-    if not path.name or not path.parent.is_dir():
-        return texts
-    stems = _stems_meant(path, wanted)
-    for entry in os.scandir(path.parent):
-        if entry.name.startswith(stems):
-            texts.add(Path(entry.path), wanted)
-    texts.by_stem = {stem: files for stem, files in texts.by_stem.items() if f"{stem}." in stems}
+    meant = None if is_folder else _stem_meant(path, wanted)
+    for entry in os.scandir(path if is_folder else path.parent):
+        stem, language = _parts(entry.name)
+        is_meant = not stem.startswith(".") if meant is None else stem == meant
+        if stem and is_meant and _is_named(language, wanted):
+            files = texts.setdefault(stem, {})
+            if language not in files or not entry.name.endswith(GZIP_SUFFIX):  # uncompressed ones win
+                files[language] = Path(entry.path)
     return texts
 
 
-def _stems_meant(path: Path, wanted: Languages | None) -> tuple[str, ...]:
-    """Return the possible common prefixes of two files: the path's name, or the stem of a file."""
-    name = path.name.removesuffix(GZIP_SUFFIX)
-    stem, _, language = name.rpartition(".")
-    is_one_of_them = is_language(language) or (wanted is not None and language in wanted)
+def _parts(name: str) -> tuple[str, str]:
+    """Divide a file name into stem and language; one of them is empty without a suffix."""
+    stem, _, language = name.removesuffix(GZIP_SUFFIX).rpartition(".")
+    return stem, language
+
+
+def _is_named(language: str, wanted: Languages | None) -> bool:
+    return is_language(language) or (wanted is not None and language in wanted)
+
+
+def _stem_meant(path: Path, wanted: Languages | None) -> str:
+    """Return the common name of two files: that of the path, or of one of the two; empty if it is neither."""
     if path.is_file():
-        return (f"{stem}.",) if stem and is_one_of_them else ()
-    return (f"{name.removesuffix('.')}.",)
+        stem, language = _parts(path.name)
+        return stem if _is_named(language, wanted) else ""
+    return path.name.removesuffix(GZIP_SUFFIX).removesuffix(".")
 
 
-def _report_unpaired(texts: _Texts, languages: Languages) -> Iterator[Finding]:
+def _paired(texts: Texts) -> Texts:
+    return {stem: dict(sorted(files.items())) for stem, files in texts.items() if len(files) > 1}
+
+
+def _report_unpaired(texts: Texts, languages: Languages) -> Iterator[Finding]:
     """Report texts that lack a language, such as a test set without published translation."""
     lone = sorted(
         file.name
-        for files in texts.by_stem.values()
+        for files in texts.values()
         for language, file in files.items()
         if language in languages and not files.keys() >= set(languages)
     )
