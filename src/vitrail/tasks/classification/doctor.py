@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.findings import Finding, Verdict, about, number_of, sort_findings
+from vitrail.data.findings import Finding, Verdict, about, judge, number_of
 from vitrail.data.image_checks import (
     HEAVY_IMBALANCE,
     MIN_PER_CLASS,
@@ -55,13 +55,8 @@ def check(
 
     inspections = {name: inspect_split(split, advance) for name, split in dataset.splits.items()}
     examined = Examined(dataset, inspections)
-    found = [finding for judge in CHECKS for finding in judge(examined)]
-    return Verdict(
-        source=dataset.source,
-        findings=sort_findings([*found, *dataset.findings]),
-        counts=examined.counts,
-        exclude=frozenset(examined.unreadable) - frozenset(_published_test(examined)),
-    )
+    exclude = frozenset(examined.unreadable) - frozenset(_published_test(examined))
+    return judge(dataset, examined, CHECKS, exclude=exclude)
 
 
 def find_unreadable_test(examined: Examined) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 
-from vitrail.data.findings import MAX_LISTED, Finding, Severity, Verdict, number_of, sort_findings
+from vitrail.data.findings import MAX_LISTED, Finding, Severity, Verdict, judge, number_of
 from vitrail.data.image_checks import (
     HEAVY_IMBALANCE,
     MIN_PER_CLASS,
@@ -59,13 +59,7 @@ SIZE_FAULTS = {
 def check_boxes(dataset: BoxDataset, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
     """Check every image and box of every split; findings come errors first, with the images to leave out."""
     examined = inspect_boxes(dataset, progress)
-    found = [finding for judge in CHECKS for finding in judge(examined)]
-    return Verdict(
-        source=dataset.source,
-        findings=sort_findings([*found, *dataset.findings]),
-        counts=examined.counts,
-        exclude=frozenset(examined.unreadable),
-    )
+    return judge(dataset, examined, CHECKS, exclude=examined.unreadable)
 
 
 def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
