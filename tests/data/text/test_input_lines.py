@@ -54,16 +54,12 @@ def test_lines_are_yielded_before_the_stream_ends() -> None:
     assert stream.num_read == 1
 
 
-def test_compressed_files_are_read(tmp_path: Path) -> None:
-    (tmp_path / "lines.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
-
+def test_compressed_files_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    compressed = gzip.compress(b"one\ntwo\n")
+    (tmp_path / "lines.gz").write_bytes(compressed)
     with open_lines(tmp_path / "lines.gz") as stream:
         assert list(read_lines(stream)) == ["one", "two"]
-
-
-def test_what_comes_before_a_tear_is_read(tmp_path: Path) -> None:
-    (tmp_path / "lines.gz").write_bytes(gzip.compress(b"one\ntwo\n")[:-4])
-
+    (tmp_path / "lines.gz").write_bytes(compressed[:-4])
     with open_lines(tmp_path / "lines.gz") as stream:
         lines = read_lines(stream)
         assert [next(lines), next(lines)] == ["one", "two"]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import pickle
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from making.multi30k import multi30k
 from vitrail.core.errors import CheckpointError, DataError
 from vitrail.data.text.subwords import PairVocabulary, SentencePieceSubwords, SubwordKind, Subwords
 
@@ -232,18 +232,10 @@ def test_missing_vocabulary_files_are_named() -> None:
         PairVocabulary.from_files({name: files[name] for name in files if name != missing})
 
 
-def read_lines(folder: Path, name: str) -> list[str]:
-    if not (folder / name).is_file():
-        pytest.skip("no Multi30k in ../shared/data")
-    lines = gzip.decompress((folder / name).read_bytes()).decode().split("\n")
-    return [" ".join(line.split()) for line in lines[:-1]]
-
-
 def test_multi30k_survives_and_is_sampled_fast(shared_data: Path) -> None:
-    folder = shared_data / "multi30k"
-    training = [line for language in ("en", "de") for line in read_lines(folder, f"train.{language}.gz")[::3]]
+    training = [line for name in ("train.en", "train.de") for line in multi30k(shared_data, name)[::3]]
     subwords = SentencePieceSubwords.train(training, size=2000)
-    batch = read_lines(folder, "val.de.gz")[:300]
+    batch = [" ".join(line.split()) for line in multi30k(shared_data, "val.de")[:300]]
 
     rows = subwords.encode(batch)
     sampled = [subwords.encode_sampled(batch, dropout=0.1, seed=seed) for seed in range(9)]

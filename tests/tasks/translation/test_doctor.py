@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from making.multi30k import multi30k
 from vitrail.data.findings import Finding, Verdict
 from vitrail.tasks.translation.dataset import PairDataset, PairSplit
 from vitrail.tasks.translation.doctor import CHECKS, check_pairs
 from vitrail.tasks.translation.opening import open_pairs
 from vitrail.tasks.translation.settings import PairDataSettings
 
-MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
 WORDS = [
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school",
     "state", "family", "student", "group",
@@ -281,9 +281,10 @@ def test_the_time_grows_with_the_number_of_pairs_alone() -> None:
     assert time.process_time() - start < 2.0  # 0.2 s measured
 
 
-@pytest.mark.skipif(not MULTI30K.is_dir(), reason="Multi30k is not on this machine")
-def test_multi30k_is_usable_as_a_whole() -> None:
-    verdict = check_pairs(open_pairs(MULTI30K, settings=PairDataSettings(source="", languages=("en", "de"))))
+def test_multi30k_is_usable_as_a_whole(shared_data: Path) -> None:
+    multi30k(shared_data, "train.en")  # skips where there is none
+    settings = PairDataSettings(source="", languages=("en", "de"))
+    verdict = check_pairs(open_pairs(shared_data / "multi30k", settings=settings))
     findings = {finding.check: finding for finding in verdict.findings}
     assert verdict.usable
     assert not verdict.exclude

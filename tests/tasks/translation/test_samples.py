@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gzip
 import pickle
 from itertools import chain
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from making.multi30k import multi30k
 from vitrail.core.errors import DataError
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.data.text_preprocessing import PairPreprocessing
@@ -173,13 +173,7 @@ def test_evaluation_cuts_nothing_at_random(sampled: PairSource) -> None:
 
 
 def test_little_of_a_plan_of_multi30k_is_padding(shared_data: Path) -> None:
-    folder = shared_data / "multi30k"
-    if not (folder / "train.en.gz").is_file():
-        pytest.skip("no Multi30k in ../shared/data")
-    english, german = (
-        gzip.decompress((folder / f"train.{language}.gz").read_bytes()).decode().split("\n")[:-1]
-        for language in ("en", "de")
-    )
+    english, german = (multi30k(shared_data, f"train.{language}") for language in ("en", "de"))
     vocabulary = PairVocabulary.train(english[::20], german[::20], size=2000)
     names = [f"train:{place}" for place in range(len(english))]
     source = PairSource(PairSplit(english, german, names), vocabulary, PREPROCESSING)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import math
 import sys
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from making.multi30k import multi30k
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.tasks.translation.scores import (
     MosesWords,
@@ -152,15 +152,9 @@ def test_words_are_those_of_moses(language: str, text: str, words: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED_WORDS)
 def test_words_are_those_of_the_published_files_of_multi30k(name: str, shared_data: Path) -> None:
-    path = shared_data / "multi30k" / f"{name}.gz"
-    if not path.is_file():
-        pytest.skip(f"no {path.name} in the folder of shared data")
-    lines = gzip.decompress(path.read_bytes()).decode("utf-8").removesuffix("\n").split("\n")
+    words = map(MosesWords(name.rpartition(".")[2]), multi30k(shared_data, name))
 
-    words = MosesWords(name.rpartition(".")[2])
-
-    digest = hashlib.sha256("\n".join(map(words, lines)).encode("utf-8")).hexdigest()
-    assert digest == PUBLISHED_WORDS[name]
+    assert hashlib.sha256("\n".join(words).encode("utf-8")).hexdigest() == PUBLISHED_WORDS[name]
 
 
 def test_a_language_without_rules_has_the_english_ones_and_says_so() -> None:

@@ -11,7 +11,9 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -81,13 +83,18 @@ class CaptionTables(Config):
 
 
 def caption_scores(
-    captions: Sequence[str], references: Sequence[Sequence[str]], *, num_resamples: int = NUM_RESAMPLES
+    captions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    num_resamples: int = NUM_RESAMPLES,
+    cider: Sequence[float] | None = None,
 ) -> CaptionScores:
     """Score one caption per image against all of its references.
 
     Args:
         references: at least one per image.
         num_resamples: of BLEU-4's bootstrap, as for ``score_corpus``.
+        cider: CIDEr-D of each image, if it is known.
 
     Raises:
         ConfigError: sacrebleu or rouge-score is not installed.
@@ -97,30 +104,7 @@ def caption_scores(
     >>> round(scores.bleu[3], 6), round(scores.rouge_l, 6)
     (1.0, 1.0)
     """
-    return _score_all(captions, references, cider_of_each(captions, references), num_resamples)
-
-
-def caption_tables(
-    captions: Sequence[str], references: Sequence[Sequence[str]], *, indices: Sequence[int]
-) -> CaptionTables:
-    """Collect everything that a report says about a captioner; raises as ``caption_scores``."""
-    each = cider_of_each(captions, references)
-    rows = zip(indices, captions, references, each, strict=True)
-    return CaptionTables(
-        scores=_score_all(captions, references, each, NUM_RESAMPLES),
-        images=tuple(
-            CaptionedImage(index=index, caption=caption, references=tuple(texts), cider=round(cider, 4))
-            for index, caption, texts, cider in rows
-        ),
-    )
-
-
-def _score_all(
-    captions: Sequence[str],
-    references: Sequence[Sequence[str]],
-    cider: Sequence[float],
-    num_resamples: int,
-) -> CaptionScores:
+    cider = cider_of_each(captions, references) if cider is None else cider
     written = plain_captions(captions)
     wanted = [plain_captions(texts) for texts in references]
     streams = reference_streams(wanted)
@@ -138,6 +122,21 @@ def _score_all(
         length_ratio=last.found.ratio,
         num_images=len(written),
         signature=f"words:lower-case,no punctuation|{last.signature}|cider:D,own idf|rougeL:F1,best",
+    )
+
+
+def caption_tables(
+    captions: Sequence[str], references: Sequence[Sequence[str]], *, indices: Sequence[int]
+) -> CaptionTables:
+    """Collect everything that a report says about a captioner; raises as ``caption_scores``."""
+    each = cider_of_each(captions, references)
+    rows = zip(indices, captions, references, each, strict=True)
+    return CaptionTables(
+        scores=caption_scores(captions, references, cider=each),
+        images=tuple(
+            CaptionedImage(index=index, caption=caption, references=tuple(texts), cider=round(cider, 4))
+            for index, caption, texts, cider in rows
+        ),
     )
 
 
@@ -164,8 +163,7 @@ def caption_bleu(order: int) -> Any:
 
 def reference_streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
     """Transpose references to sacrebleu's layout: the first of all images, the second ..."""
-    most = max(map(len, references))
-    return [[texts[i] if i < len(texts) else None for texts in references] for i in range(most)]
+    return [[*stream] for stream in zip_longest(*references)]
 
 
 def rouge_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
@@ -174,16 +172,9 @@ def rouge_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) 
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError:
         raise missing_package(NEEDED, "rouge-score", EXTRA) from None
-    scorer = RougeScorer([ROUGE], tokenizer=_Spaces())
+    scorer = RougeScorer([ROUGE], tokenizer=SimpleNamespace(tokenize=str.split))
     pairs = zip(captions, references, strict=True)
     return [float(scorer.score_multi(texts, caption)[ROUGE].fmeasure) for caption, texts in pairs]
-
-
-class _Spaces:
-    """Tokenizer for rouge-score: the texts are tokenised already."""
-
-    def tokenize(self, text: str) -> list[str]:
-        return text.split()
 
 
 def cider_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:

@@ -266,22 +266,14 @@ def find_encoding_damage(examined: ExaminedPairs) -> Iterator[Finding]:
     for side in examined.sides:
         damaged += side.matching(lambda text: not text.isascii() and bool(MOJIBAKE.search(text)))
         controls += side.items((side.characters.classes[:, CONTROL] > 0) & side.is_usable)
-    yield from counted(
-        damaged,
-        "warning",
-        "mojibake",
-        "sentence",
-        "with UTF-8 that was read in another encoding",
-        "Repair them (the package ftfy does), or remove the lines on both sides",
-    )
-    yield from counted(
-        controls,
-        "warning",
-        "control-characters",
-        "sentence",
-        "with control characters or line separators",
-        "Remove these characters; they are not part of a sentence",
-    )
+    faults = (
+        ("mojibake", damaged, "with UTF-8 that was read in another encoding",
+         "Repair them (the package ftfy does), or remove the lines on both sides"),
+        ("control-characters", controls, "with control characters or line separators",
+         "Remove these characters; they are not part of a sentence"),
+    )  # fmt: skip
+    for check, items, message, remedy in faults:
+        yield from counted(items, "warning", check, "sentence", message, remedy)
 
 
 def find_other_scripts(examined: ExaminedPairs) -> Iterator[Finding]:
