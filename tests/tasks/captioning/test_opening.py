@@ -130,15 +130,20 @@ def test_tables_that_cannot_be_used_are_refused(tmp_path: Path, tables: dict[str
         open_captions(tmp_path)
 
 
-def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path) -> None:
-    write_coco(tmp_path)
-    file = tmp_path / "annotations" / "captions_train2017.json"
-    file.write_text(file.read_text()[:-20])
-    with pytest.raises(DataError, match=r"captions_train2017.json cannot be read"):
-        open_captions(tmp_path)
-    (tmp_path / "x.token.txt").write_text("1.jpg#0\ta dog\nno tab here\n")
-    with pytest.raises(DataError, match=r"line 2 of .*x.token.txt is 'no tab here'"):
-        open_captions(tmp_path / "x.token.txt")
+def test_damaged_files_are_refused_with_their_names(tmp_path: Path) -> None:
+    coco = write_coco(tmp_path / "coco") / "annotations" / "captions_train2017.json"
+    coco.write_text(coco.read_text()[:-20])
+    karpathy = write_karpathy(tmp_path / "karpathy") / "dataset_squares.json"
+    karpathy.write_text(karpathy.read_text().replace('"split": "test"', '"split": "tset"', 1))
+    token = tmp_path / "x.token.txt"
+    token.write_text("1.jpg#0\ta dog\nno tab here\n")
+    for source, message in (
+        (tmp_path / "coco", r"captions_train2017.json cannot be read"),
+        (tmp_path / "karpathy", r"007.png in .*squares.json belongs to a split named 'tset'"),
+        (token, r"line 2 of .*x.token.txt is 'no tab here'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            open_captions(source)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 60, 150, -1])
@@ -210,13 +215,6 @@ def test_a_split_column_divides_and_columns_may_be_numbered(tmp_path: Path) -> N
     rows = "".join(f"{number:03d}.png,a dog,{'AB'[number % 2]}\n" for number in range(5))
     (tmp_path / "all.csv").write_text("image,caption,set\n" + rows)  # a set of other things
     assert open_captions(tmp_path).test_origin.startswith("0.2 of the source")
-
-
-def test_an_unknown_split_of_karpathys_is_refused(tmp_path: Path) -> None:
-    file = write_karpathy(tmp_path) / "dataset_squares.json"
-    file.write_text(file.read_text().replace('"split": "test"', '"split": "tset"', 1))
-    with pytest.raises(DataError, match=r"007.png in .*squares.json belongs to a split named 'tset'"):
-        open_captions(tmp_path)
 
 
 def test_names_of_the_hub_tell_captions() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,14 @@ TARGETS = made_up_sentences(200, seed=2, syllables=TARGET_SYLLABLES)
 SMALL = {"width": 24, "hidden_dim": 40, "num_heads": 4, "encoder_depth": 2, "decoder_depth": 3}
 
 
+@cache
+def make_vocabulary(is_joint: bool) -> PairVocabulary:
+    return PairVocabulary.train(SOURCES, TARGETS, size=90, is_joint=is_joint)
+
+
 def make_translator(**changes: Any) -> LoadedModel:
     """Return a random model with a trained vocabulary, joint unless nothing or the output alone is tied."""
-    is_joint = changes.get("tie", "all") == "all"
-    vocabulary = PairVocabulary.train(SOURCES, TARGETS, size=90, is_joint=is_joint)
+    vocabulary = make_vocabulary(changes.get("tie", "all") == "all")
     sizes = {
         "source_vocabulary_size": vocabulary.source.size,
         "target_vocabulary_size": vocabulary.target.size,

@@ -57,9 +57,8 @@ def run(
     return written.getvalue().decode().split("\n"), counts, told
 
 
-def expected(translator: Translator, lines: tuple[str, ...], search: Search = SEARCH) -> list[str]:
-    found = translator.translate(lines, beam_size=search.beam_size, max_length=search.max_length)
-    return [translation.text for translation in found]
+def expected(translator: Translator, lines: tuple[str, ...]) -> list[str]:
+    return [each.text for each in translator.translate(lines, beam_size=2, max_length=5)]
 
 
 def test_every_line_has_its_line_and_errors_have_numbers(translator: Translator) -> None:

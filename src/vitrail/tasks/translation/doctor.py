@@ -121,7 +121,7 @@ class ExaminedPairs:
     def is_usable(self) -> dict[str, np.ndarray]:
         """Mask of the usable pairs of each split."""
         return {
-            name: ~np.concatenate([masks[name] for masks in self.faults.values()]).any(axis=0)
+            name: np.logical_not(np.concatenate([masks[name] for masks in self.faults.values()]).any(axis=0))
             for name in self.characters
         }
 
