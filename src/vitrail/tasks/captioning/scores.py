@@ -141,6 +141,7 @@ def caption_tables(
 
 
 def headline_scores(scores: CaptionScores) -> dict[str, float]:
+    """Return every single-number score."""
     headline = {f"bleu{order}": value for order, value in zip(ORDERS, scores.bleu, strict=True)}
     if scores.bleu4_lower is not None and scores.bleu4_upper is not None:
         headline |= {"bleu4_lower": scores.bleu4_lower, "bleu4_upper": scores.bleu4_upper}
@@ -152,6 +153,7 @@ def headline_scores(scores: CaptionScores) -> dict[str, float]:
 
 
 def plain_captions(captions: Sequence[str]) -> list[str]:
+    """Return the words of each caption, separated by spaces."""
     return [" ".join(caption_words(text)) for text in captions]
 
 
@@ -178,6 +180,7 @@ def rouge_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) 
 
 
 def cider_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
+    """Return the CIDEr-D of each image among all of them."""
     return cider_scores(
         [caption_words(text) for text in captions],
         [[caption_words(text) for text in texts] for texts in references],
