@@ -68,11 +68,16 @@ def choose(
     scale = choose_scale(situation, name) if pretrained is None else scale_of(pretrained, name)
     if asked.data.is_given("image_size"):
         scale = scale._replace(image_size=asked.data.image_size)
-    if pretrained is None:
-        config, size_reason = _configure(scale, situation, request), _size_reason(situation, scale)
-    else:
+    if pretrained is not None:
         size_reason = "the size that the weights were trained with"
         config = pretrained.config.with_changes({"num_classes": len(situation.dataset.class_names)})
+    else:
+        typical = "x".join(map(str, situation.typical_size))
+        is_typical = scale.image_size == situation.typical_size
+        size_reason = (
+            "the size of the images" if is_typical else f"the images are {typical}; smaller is faster"
+        )
+        config = _configure(scale, situation, request)
     epochs = expected_epochs(situation, config)
     choices = [
         Choice("data.image_size", "x".join(map(str, scale.image_size)), size_reason),
@@ -84,8 +89,7 @@ def choose(
         choices.append(Choice("model.patch_size", str(patch_size), f"{rows}x{columns} tokens an image"))
     train, train_choices = _choose_training(situation, scale, seed)
     augment, augment_choices = _choose_augmentation(situation, epochs)
-    choose_optimiser = _choose_optimiser if pretrained is None else _choose_finetuning
-    optim, optim_choices = choose_optimiser(train.batch_size)
+    optim, optim_choices = _choose_optimiser(train.batch_size, is_pretrained=pretrained is not None)
     experiment = ClassificationExperiment(
         data=ImageDataSettings(source=situation.dataset.source, image_size=scale.image_size),
         model=config,
@@ -127,18 +131,14 @@ def scale_of(pretrained: LoadedModel, model: str | None) -> Scale:
 
 
 def expected_epochs(situation: Situation, config: ImageModelConfig) -> float:
-    """Return the approximate number of epochs that fit into the budget."""
-    images = TRAIN_EFFICIENCY * situation.flops * situation.budget_s / (3 * forward_flop(config))
-    return images / max(len(situation.dataset.train), 1)
-
-
-def forward_flop(config: ImageModelConfig) -> float:
-    """Return the FLOPs of one image's forward pass, counted without computing it."""
+    """Return the approximate number of epochs that fit into the budget, from the FLOPs of a forward pass."""
     with torch.device("meta"):
         model = config.build()
         image = torch.empty(1, 3, *config.image_size)
     cost = count_forward(model.eval(), image, {})
-    return 2 * sum(part.macs for part in cost.parts.values())
+    flop = 2 * sum(part.macs for part in cost.parts.values())
+    images = TRAIN_EFFICIENCY * situation.flops * situation.budget_s / (3 * flop)
+    return images / max(len(situation.dataset.train), 1)
 
 
 def _configure(scale: Scale, situation: Situation, request: ModelRequest) -> Any:
@@ -161,13 +161,6 @@ def _deeper_stem(stem: ConvStemConfig, patch_size: int) -> dict[str, Any]:
         channels.insert(0, channels[0])
         depths.insert(0, 0)
     return stem.with_changes({"strides": strides, "channels": channels, "depths": depths}).model_dump()
-
-
-def _size_reason(situation: Situation, scale: Scale) -> str:
-    typical = "x".join(map(str, situation.typical_size))
-    if scale.image_size == situation.typical_size:
-        return "the size of the images"
-    return f"the images are {typical}; smaller is faster"
 
 
 def _choose_training(situation: Situation, scale: Scale, seed: int) -> tuple[TrainSettings, list[Choice]]:
@@ -205,25 +198,21 @@ def _choose_training(situation: Situation, scale: Scale, seed: int) -> tuple[Tra
     ]
 
 
-def _choose_optimiser(batch_size: int) -> tuple[OptimSettings, list[Choice]]:
+def _choose_optimiser(batch_size: int, *, is_pretrained: bool) -> tuple[OptimSettings, list[Choice]]:
     scale = math.sqrt(batch_size / 128)
-    optim = OptimSettings(
-        name="muon",
-        learning_rate=2e-3 * scale,
-        matrix_learning_rate=0.02 * scale,
-        betas=(0.9, 0.99),
-    )
+    if is_pretrained:
+        optim = OptimSettings(name="adamw", learning_rate=1e-4 * scale)
+        reason = "fine-tuning changes learned weights little"
+    else:
+        optim = OptimSettings(
+            name="muon",
+            learning_rate=2e-3 * scale,
+            matrix_learning_rate=0.02 * scale,
+            betas=(0.9, 0.99),
+        )
+        reason = "fits small models in fewer steps than AdamW"
     return optim, [
-        Choice("optim.name", "muon", "fits small models in fewer steps than AdamW"),
-        Choice("optim.learning_rate", f"{optim.learning_rate:.4g}", f"for batches of {batch_size}"),
-    ]
-
-
-def _choose_finetuning(batch_size: int) -> tuple[OptimSettings, list[Choice]]:
-    scale = math.sqrt(batch_size / 128)
-    optim = OptimSettings(name="adamw", learning_rate=1e-4 * scale)
-    return optim, [
-        Choice("optim.name", "adamw", "fine-tuning changes learned weights little"),
+        Choice("optim.name", optim.name, reason),
         Choice("optim.learning_rate", f"{optim.learning_rate:.4g}", f"for batches of {batch_size}"),
     ]
 

@@ -118,7 +118,7 @@ class ClassificationTask(Task):
             preprocessing,
             augment=experiment.augment,
             label_smoothing=experiment.task.label_smoothing,
-            with_class_mean=_is_scored_by_classes(dataset.source),
+            with_class_mean=self.headline_of(dataset) == "mean_per_class_accuracy",
         )
         model = build_model(experiment, pretrained)
         validation = None
@@ -224,8 +224,10 @@ def _prepare_preprocessing(
 def _match_classes(dataset: ImageDataset, split: ImageSplit, class_names: list[str]) -> ImageSplit:
     """Renumber the labels in the model's class order."""
     unknown = sorted(set(dataset.class_names) - set(class_names))
-    if unknown and _are_of_imagenet(dataset, class_names):
-        return split
+    benchmark = benchmark_of(dataset.source)
+    num_classes = {len(dataset.class_names), len(class_names), benchmark.num_classes if benchmark else 0}
+    if unknown and num_classes == {IMAGENET_CLASSES}:
+        return split  # the order of ImageNet's classes is universal, whatever their names
     if unknown:
         raise DataError(
             f"{dataset.source} has classes that the model does not know: {', '.join(unknown[:5])}",
@@ -234,15 +236,3 @@ def _match_classes(dataset: ImageDataset, split: ImageSplit, class_names: list[s
         )
     index_of = np.array([class_names.index(name) for name in dataset.class_names])
     return ImageSplit(split.images, index_of[split.labels], split.names)
-
-
-def _is_scored_by_classes(source: str) -> bool:
-    benchmark = benchmark_of(source)
-    return benchmark is not None and benchmark.metric == "mean_per_class_accuracy"
-
-
-def _are_of_imagenet(dataset: ImageDataset, class_names: list[str]) -> bool:
-    """Return whether both have the classes of ImageNet, whose order is universal, whatever their names."""
-    benchmark = benchmark_of(dataset.source)
-    is_imagenet = benchmark is not None and benchmark.num_classes == IMAGENET_CLASSES
-    return is_imagenet and len(dataset.class_names) == len(class_names) == IMAGENET_CLASSES
