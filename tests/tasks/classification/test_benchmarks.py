@@ -76,7 +76,7 @@ def test_what_is_missing_to_learn_from_spoils_no_score(data: Path) -> None:
     assert list(found(train=nothing, validation=images)) == ["no-training-images"]
     some = found(train=images, validation=images)
     assert some == {
-        "incomplete-training": "ImageNet (ILSVRC 2012) has not all images to learn from: "
+        "incomplete-training": "ImageNet (ILSVRC 2012) lacks training images: "
         "50,000 of 1,281,167 images of train"
     }
     assert (

@@ -161,7 +161,7 @@ def test_one_picture_under_two_labels_is_found() -> None:
     assert "test-in-train" not in findings
 
 
-def test_a_validation_image_seen_in_training_is_told_apart_from_a_test_image() -> None:
+def test_a_validation_image_seen_in_training_is_not_reported_as_a_test_image() -> None:
     dataset = healthy()
     findings = found(check(replace(dataset, validation=dataset.train.take([3]))))
     assert "validation-in-train" in findings
@@ -207,7 +207,7 @@ def test_a_class_without_any_image_and_a_missing_test_are_found() -> None:
     assert "no-test" in found(check(dataset_of(dataset.train, dataset.test.take([]))))
 
 
-def test_small_classes_and_imbalance_are_told_with_numbers() -> None:
+def test_small_classes_and_imbalance_are_reported_with_numbers() -> None:
     labels = [0] * 40 + [1] * 4
     verdict = check(dataset_of(split_of("train", random_pixels(44), labels), healthy().test))
     assert found(verdict)["small-classes"].items == ("dog (4)",)
@@ -215,7 +215,7 @@ def test_small_classes_and_imbalance_are_told_with_numbers() -> None:
     assert "10 times" in found(verdict)["imbalance"].message
 
 
-def test_tiny_huge_and_mixed_sizes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiny_huge_and_mixed_sizes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitrail.data.image_checks.LARGE_PIXELS", 300)
     images = [*random_pixels(18), random_pixels(1, 5, 40)[0], random_pixels(1, 30, 40)[0]]
     findings = found(check(dataset_of(split_of("train", images), healthy().test)))

@@ -108,7 +108,7 @@ def test_an_unpacked_archive_is_entered(tmp_path: Path) -> None:
     assert open_dataset(tmp_path).class_names == ("blue", "green", "red")
 
 
-def test_links_nested_hidden_and_stray_files_are_told_apart(tmp_path: Path) -> None:
+def test_links_nested_hidden_and_stray_files_are_distinguished(tmp_path: Path) -> None:
     write_classes(tmp_path / "kept")
     data = tmp_path / "data"
     write_classes(data)
@@ -486,7 +486,7 @@ def save(root: Path, labels: dict[str, list[Any]], *, named: bool) -> Path:
 @pytest.mark.parametrize(
     ("known", "unknown", "named"), [([0, 1], -1, True), ([0, 1], None, True), (NAMES, None, False)]
 )
-def test_a_test_without_labels_gives_its_place_to_the_validation(
+def test_a_test_split_without_labels_is_replaced_by_the_validation(
     tmp_path: Path, known: list[Any], unknown: Any, named: bool
 ) -> None:
     saved = save(

@@ -49,7 +49,7 @@ def test_a_folder_is_predicted_in_batches_as_image_by_image(run: Path, image_fol
         assert dict(one.scores) == pytest.approx(dict(other.scores), rel=1e-4)
 
 
-def test_bad_files_are_reported_in_their_places(run: Path, image_folder: Path) -> None:
+def test_bad_files_are_reported_at_their_positions(run: Path, image_folder: Path) -> None:
     (image_folder / "empty.png").touch()
     (image_folder / "text.jpg").write_text("no image")
     good = image_folder / "blue" / "blue-0.png"
@@ -171,7 +171,7 @@ def test_floating_point_pixels_from_zero_to_one_are_seen_and_others_refused(run:
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-def test_other_precisions_answer_nearly_the_same(image_folder: Path, precision: str) -> None:
+def test_other_precisions_predict_nearly_the_same(image_folder: Path, precision: str) -> None:
     if precision == "bfloat16" and best_precision(torch.device("cpu")) != precision:
         pytest.skip("no bfloat16 in hardware")
     loaded, calibration = small_vit(), image_folder if precision == "int8" else None

@@ -120,12 +120,12 @@ def test_real_is_refused_where_numbers_mean_other_classes(
         listed.write_text("".join(listed.read_text().splitlines(keepends=True)[:-1]))
     write_real(data / "imagenet-real" / "real.json", {1: [970]})
     saved = save_vit(tmp_path / "model", class_names=WNIDS if drops_class else WNIDS[::-1])
-    with pytest.raises(DataError, match=r"the labels of ReaL do not fit .* classes"):
+    with pytest.raises(DataError, match=r"the ReaL labels do not fit .* classes"):
         evaluate(saved, "imagenet-real")
     assert evaluate(saved, "imagenet").scores["accuracy"] >= 0
 
 
-def test_a_training_whose_score_could_not_be_told_is_refused_before_it_begins(data: Path) -> None:
+def test_a_training_that_could_not_be_scored_is_refused_before_it_begins(data: Path) -> None:
     root = write_imagenet(data / "imagenet", LABELS)
     for label in LABELS.values():
         colour_image(root / "ILSVRC/Data/CLS-LOC/train" / WNIDS[label] / f"{WNIDS[label]}_1.JPEG", label, 9)
@@ -153,7 +153,7 @@ def test_a_training_reports_what_papers_report(
     assert "mean_per_class_accuracy 0." in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_a_test_image_that_cannot_be_read_is_no_image_less(tmp_path: Path, data: Path) -> None:
+def test_an_unreadable_test_image_is_an_error_not_left_out(tmp_path: Path, data: Path) -> None:
     root = write_pets(data / "oxford-pets", per_breed=6)
     finished = train("oxford-pets", changes=TINY, output=tmp_path, name="run")
     assert isinstance(finished, TrainedRun)
@@ -164,7 +164,7 @@ def test_a_test_image_that_cannot_be_read_is_no_image_less(tmp_path: Path, data:
         train("oxford-pets", changes=TINY, output=tmp_path, dry_run=True)
 
 
-def test_a_probe_resizes_as_published_unless_told_otherwise(tmp_path: Path, data: Path) -> None:
+def test_a_probe_resizes_as_published_by_default(tmp_path: Path, data: Path) -> None:
     write_pets(data / "oxford-pets", per_breed=6)
     saved = save_vit(tmp_path / "model", class_names=("cat", "dog"))
     published = probe(saved, "oxford-pets", protocol="knn")

@@ -32,7 +32,9 @@ def test_each_text_finds_its_image_first(encoder: ImageTextEncoder, tmp_path: Pa
     assert json.loads(json.dumps(found.to_json()))["results"][1]["query"] == "blue"
 
 
-def test_each_image_finds_its_text_and_bad_files_are_told(encoder: ImageTextEncoder, tmp_path: Path) -> None:
+def test_each_image_finds_its_text_and_bad_files_are_reported(
+    encoder: ImageTextEncoder, tmp_path: Path
+) -> None:
     files = write_colour_images(tmp_path)
     files[0].write_bytes(b"")
     found = retrieve(encoder, files, list(COLOURS), by_image=True, top=9)

@@ -58,7 +58,7 @@ def test_a_run_holds_a_model_a_vocabulary_and_a_report(run: Path) -> None:
     assert "mean recall" in page
 
 
-def test_a_run_classifies_by_names_it_was_not_told(run: Path, captioned: Path) -> None:
+def test_a_run_classifies_by_names_it_was_not_trained_on(run: Path, captioned: Path) -> None:
     predictions = ZeroShotClassifier(run, ["star", "moon"]).predict([captioned / "0.png"])
     assert predictions[0].label in ("star", "moon")
 

@@ -41,7 +41,7 @@ def test_images_get_the_name_that_is_nearest(encoder: ImageTextEncoder, tmp_path
     assert all(sum(value for _, value in each.scores) == pytest.approx(1) for each in predictions)
 
 
-def test_a_file_that_cannot_be_read_stands_in_its_place(encoder: ImageTextEncoder, tmp_path: Path) -> None:
+def test_an_unreadable_file_keeps_its_position(encoder: ImageTextEncoder, tmp_path: Path) -> None:
     files = write_colour_images(tmp_path)
     files[1].write_bytes(b"no image")
     predictions = ZeroShotClassifier(encoder, list(COLOURS)).predict(files, top=1)
@@ -70,7 +70,7 @@ def test_probabilities_are_those_of_scaled_cosines(encoder: ImageTextEncoder) ->
     torch.testing.assert_close(classifier.classify(pixels), (20 * cosines).softmax(dim=-1))
 
 
-def test_a_clip_made_a_classifier_answers_as_it_does_by_names(encoder: ImageTextEncoder) -> None:
+def test_a_clip_made_a_classifier_predicts_as_it_does_by_names(encoder: ImageTextEncoder) -> None:
     classifier = ZeroShotClassifier(encoder, ["red", "blue"], templates=["a small {}"])
     pixels = torch.randint(256, (3, 3, 16, 24), dtype=torch.uint8)
     sentences = Sentences(names=["red", "blue"], templates=["a small {}"])
@@ -145,7 +145,7 @@ def test_classes_are_recognised_by_their_names(clip: str, image_folder: Path) ->
     assert "names" not in report.signature
 
 
-def test_other_names_take_the_places_of_the_classes(clip: str, image_folder: Path) -> None:
+def test_other_names_replace_those_of_the_classes(clip: str, image_folder: Path) -> None:
     swapped = evaluate(clip, image_folder, names=["green", "blue", "red"], templates=["plain", "a {}"])
     assert swapped.scores["accuracy"] < 0.5
     assert swapped.class_names == ("blue", "green", "red")

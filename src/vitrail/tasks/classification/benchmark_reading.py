@@ -28,7 +28,7 @@ def read_benchmark(source: str) -> RawDataset:
         source: ``NAME``, looked up below the folder ``VITRAIL_DATA`` and then on the hub, or ``NAME:FOLDER``.
 
     Raises:
-        DataError: it is nowhere, what lies there cannot be read, or it is another data set.
+        DataError: it was not found, cannot be read, or is another data set.
     """
     benchmark = benchmark_of(source)
     assert benchmark is not None, "a source of this kind"
@@ -83,15 +83,15 @@ def find_gaps(benchmark: Benchmark, raw: RawDataset) -> Iterator[Finding]:
         yield Finding(
             "info",
             "no-training-images",
-            f"{benchmark.title} is there without its images of train",
-            "It cannot be trained on; models that are trained can be scored on it",
+            f"{benchmark.title} has no training images here",
+            "Models can be scored on it, not trained",
         )
     elif short:
         yield Finding(
             "warning",
             "incomplete-training",
-            f"{benchmark.title} has not all images to learn from: {', '.join(short.values())}",
-            "Scores of models that learned from it cannot be compared with published ones",
+            f"{benchmark.title} lacks training images: {', '.join(short.values())}",
+            "Scores of models trained on it cannot be compared with published ones",
         )
 
 
@@ -99,7 +99,7 @@ def read_real_labels(source: str) -> list[frozenset[int]]:
     """Return the ReaL labels: for each validation image of ImageNet, by number, zero or more classes.
 
     Raises:
-        DataError: the file is nowhere, or is another one.
+        DataError: the file was not found, or is another one.
     """
     benchmark = benchmark_of(source)
     assert benchmark is not None, "a source of this kind"
@@ -109,7 +109,7 @@ def read_real_labels(source: str) -> list[frozenset[int]]:
     path = next((folder for folder in paths if folder.is_file()), None)
     if path is None:
         raise DataError(
-            f"the labels of ReaL are not there: {_list_folders(paths)}",
+            f"the ReaL labels were not found: {_list_folders(paths)}",
             expected=f"{REAL_FILE}, {NUM_VALIDATION:,} lists of classes",
             remedy=f"Put {benchmark.download.split(',')[0]} there",
         )

@@ -10,7 +10,7 @@ Metric = Literal["accuracy", "mean_per_class_accuracy", "real_accuracy"]
 METRIC_TEXTS: dict[Metric, str] = {
     "accuracy": "top-1 accuracy",
     "mean_per_class_accuracy": "mean accuracy of the classes",
-    "real_accuracy": "share of images given one of their labels of ReaL",
+    "real_accuracy": "share of images predicted as one of their ReaL labels",
 }
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float64, Int64
 from vitrail.report.significance import mcnemar_exact, resample
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.opening import open_to_score
-from vitrail.tasks.classification.published_scores import real_answers
+from vitrail.tasks.classification.published_scores import correct_by_real
 from vitrail.tasks.classification.scores import ClassificationTables
 from vitrail.tasks.contract import ComparisonMetric
 from vitrail.tasks.registry import open_run
@@ -47,7 +47,7 @@ class RealAccuracy(Accuracy):
     def read(self, folder: Path) -> Bool[np.ndarray, " images"]:
         settings = open_run(folder).experiment.data
         dataset = open_to_score(settings.source, settings=settings)
-        return np.array(real_answers(Report.load(folder / "report.json"), dataset, "test"))
+        return np.array(correct_by_real(Report.load(folder / "report.json"), dataset, "test"))
 
 
 class Answers(NamedTuple):

@@ -130,7 +130,7 @@ def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDatase
         "warning",
         "unlabelled-splits",
         f"{number_of(len(unlabelled), 'split')} without any labelled image",
-        "Other images take their place; give labels to score these",
+        "Other images are used instead; add labels to score these",
     )
     divided = divide(
         {name: split for name, split in raw.splits.items() if name not in unlabelled},

@@ -18,8 +18,7 @@ def check_published(dataset: ImageDataset) -> None:
     """Check that a benchmark can be scored; other data always can.
 
     Raises:
-        DataError: the labels of ReaL are missing, or the images or classes have not the numbers that they
-            are found by.
+        DataError: the ReaL labels are missing, or the names of images or classes do not match them.
     """
     benchmark = benchmark_of(dataset.source)
     if benchmark is not None and benchmark.metric == "real_accuracy":
@@ -43,7 +42,7 @@ def as_published(report: Report, dataset: ImageDataset, split: str) -> Report:
     if benchmark.metric == "mean_per_class_accuracy":
         scores = {benchmark.metric: scores["balanced_accuracy"], **scores}
     if benchmark.metric == "real_accuracy":
-        is_right = real_answers(report, dataset, split)
+        is_right = correct_by_real(report, dataset, split)
         scores = {benchmark.metric: sum(is_right) / len(is_right), **scores}
         signature["real"] = f"{len(is_right)} of {len(images)} images have labels"
     if split == "test":
@@ -51,7 +50,7 @@ def as_published(report: Report, dataset: ImageDataset, split: str) -> Report:
     return report.model_copy(update={"signature": signature, "scores": scores})
 
 
-def real_answers(report: Report, dataset: ImageDataset, split: str) -> list[bool]:
+def correct_by_real(report: Report, dataset: ImageDataset, split: str) -> list[bool]:
     """Return for each image with ReaL labels whether the prediction is one of them."""
     _check_order(dataset, report.class_names)
     labels = read_real_labels(dataset.source)
@@ -93,7 +92,7 @@ def _check_order(dataset: ImageDataset, predicted: Sequence[str]) -> None:
     are_ordered = tuple(predicted) == known or set(predicted) != set(known)
     if not are_published or not are_ordered or len(predicted) != NUM_CLASSES:
         raise DataError(
-            f"the labels of ReaL do not fit {len(known)} classes of {dataset.source} and {len(predicted)} of "
+            f"the ReaL labels do not fit {len(known)} classes of {dataset.source} and {len(predicted)} of "
             "the model",
             expected=f"{NUM_CLASSES:,} classes, by wnid and in the order of the wnids",
             remedy=f"Put {MAPPING}, or another published list of the classes, beside the images",
@@ -107,7 +106,7 @@ def _numbers(images: ImageSplit, indices: Iterable[int]) -> list[int]:
         number = validation_number(images.names[index])
         if not number or number > NUM_VALIDATION:
             raise DataError(
-                f"the image {images.names[index]!r} has no number that its labels of ReaL are found by",
+                f"the image {images.names[index]!r} has no number by which to find its ReaL labels",
                 expected="names such as ILSVRC2012_val_00000001.JPEG",
                 remedy="Score the images under their published names; on the hub they have lost them",
             )
@@ -134,7 +133,7 @@ def reassess(predicted: Sequence[int], labels: Sequence[Set[int]]) -> list[bool]
     judged = [given in right for given, right in zip(predicted, labels, strict=True) if right]
     if not judged:
         raise DataError(
-            f"none of {len(labels)} images has a label of ReaL",
+            f"none of {len(labels)} images has a ReaL label",
             expected="validation images of which some have one",
             remedy="Score all validation images",
         )

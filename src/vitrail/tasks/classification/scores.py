@@ -149,17 +149,16 @@ def negative_log_likelihood(probabilities: Float[Tensor, "n classes"], labels: I
     return float(-chosen.clamp(min=torch.finfo(torch.float32).tiny).log().mean())
 
 
-def wilson_interval(correct: int, count: int, quantile: float = NORMAL_QUANTILE_95) -> tuple[float, float]:
-    """Return the Wilson score interval (1927) of a proportion, sound for few images and extreme values.
+def wilson_interval(correct: int, count: int) -> tuple[float, float]:
+    """Return the 95 % Wilson score interval (1927) of a proportion, sound for few images and extreme values.
 
     Args:
         count: number of trials, at least 1.
-        quantile: standard normal quantile of the confidence level.
     """
-    share, squared = correct / count, quantile**2
+    share, squared = correct / count, NORMAL_QUANTILE_95**2
     centre = (share + squared / (2 * count)) / (1 + squared / count)
     spread = math.sqrt(share * (1 - share) / count + squared / (4 * count**2))
-    half = quantile * spread / (1 + squared / count)
+    half = NORMAL_QUANTILE_95 * spread / (1 + squared / count)
     return max(0.0, centre - half), min(1.0, centre + half)
 
 

@@ -138,7 +138,7 @@ class ImageTextEncoder:
 
         Raises:
             DataError: the image cannot be read, or a text has no word or is too long.
-            ConfigError: there is no text, or one is there twice.
+            ConfigError: there is no text, or one is repeated.
         """
         from vitrail.tasks.contrastive.explanation import explain_pixels
 
@@ -181,7 +181,7 @@ def check_texts(texts: Sequence[str]) -> tuple[str, ...]:
     """Check the texts to compare an image with.
 
     Raises:
-        ConfigError: there is none, or one is there twice.
+        ConfigError: there is none, or one is repeated.
     """
     if not texts or len(set(texts)) < len(texts):
         raise ConfigError(

@@ -95,7 +95,7 @@ def read_labels(text: str | None) -> tuple[str, ...]:
     """Return the names of a request.
 
     Raises:
-        RefusalError: there is none, one is empty or there twice, or there are too many.
+        RefusalError: there is none, one is empty or repeated, or there are too many.
     """
     try:
         labels = check_names(text.split(",") if text and text.strip() else ())

@@ -83,7 +83,7 @@ class ContrastiveTask(Task):
         if len(dataset.train) < 2:
             raise DataError(
                 f"{dataset.source} has {len(dataset.train)} training images with captions",
-                expected="at least two, since images are told apart by their captions",
+                expected="at least two, since the loss compares each image with other captions",
                 remedy="Name data with a training split",
             )
         pretrained = load_start(asked.weights, request.name)

@@ -102,7 +102,7 @@ class ZeroShotClassifier(ImageClassifier):
 
     Raises:
         CheckpointError: the source holds no usable model of images and texts.
-        ConfigError: there is no name, one is empty or there twice; or a template has no {}.
+        ConfigError: there is no name, one is empty or repeated; or a template has no {}.
         DataError: a sentence is longer than the model reads.
 
     Paper: Radford et al. 2021, section 3.1.
@@ -187,7 +187,7 @@ def by_names(
     Without other names, underscores in those of the classes become spaces.
 
     Raises:
-        ConfigError: there are not as many names as classes, one is empty or there twice, or a template has
+        ConfigError: there are not as many names as classes, one is empty or repeated, or a template has
             no placeholder for a name.
         DataError: a sentence is longer than the model reads.
 

@@ -55,7 +55,7 @@ def read(path: Path) -> RawDataset:
             raise DataError(
                 f"{images_path} has the shape {images.shape} and {labels_path.name} {labels.shape}",
                 expected="images of three dimensions and as many labels",
-                remedy="Fetch both files again from the same place",
+                remedy="Download both files again from the same source",
             )
         names = [f"{images_path.name}#{index}" for index in range(len(labels))]
         splits[split] = ImageSplit(images, labels.astype(np.int64), names)

@@ -44,7 +44,7 @@ def read(path: Path) -> RawDataset:
     The training images may be absent: the split is then empty.
 
     Raises:
-        DataError: nothing says which class the validation images have.
+        DataError: nothing gives the classes of the validation images.
     """
     validation_folder = _find(path, VALIDATION_FOLDERS)
     assert validation_folder is not None, "recognised"
@@ -57,7 +57,7 @@ def read(path: Path) -> RawDataset:
         truth = _truth(path)
         if not truth:
             raise DataError(
-                f"nothing in {path} says which class the validation images have",
+                f"no list in {path} gives the classes of the validation images",
                 expected=f"{KAGGLE}, {SYNSETS}, or {DEVKIT[0]}/{TRUTH} with its meta.mat; or class folders",
                 remedy="Put one of these lists there",
             )
