@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +95,11 @@ def test_validation_beside_train_alone_is_the_test(divided_folder: Path, name: s
     assert [finding.check for finding in dataset.findings] == ["validation-as-test"]
 
 
-def write_classes(root: Path) -> None:
-    for name in COLOURS:
+def write_classes(root: Path, names: Iterable[str] = COLOURS) -> None:
+    for name in names:
         (root / name).mkdir(parents=True)
         for index in range(2):
-            picture(name, 5 + index).save(root / name / f"{index}.png")
+            picture(name if name in COLOURS else "red", 5 + index).save(root / name / f"{index}.png")
 
 
 def test_an_unpacked_archive_is_entered(tmp_path: Path) -> None:
@@ -138,10 +138,7 @@ def test_links_nested_hidden_and_stray_files_are_distinguished(tmp_path: Path) -
 def test_classes_are_in_order_of_numbers_and_upright_if_of_one_character(
     tmp_path: Path, classes: list[str], upright: bool
 ) -> None:
-    for name in classes:
-        (tmp_path / name).mkdir()
-        for index in range(3):
-            picture("red").save(tmp_path / name / f"{index}.png")
+    write_classes(tmp_path, classes)
     dataset = open_dataset(tmp_path)
     assert dataset.class_names == tuple(classes)
     assert dataset.upright is upright
@@ -349,20 +346,37 @@ def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_hugging_face_data_set_is_read_without_decoding(hub_cache: Path) -> None:
+NAMES = ("blue", "red")
+
+
+def as_published(labels: dict[str, list[Any]], names: Sequence[str] = NAMES, *, named: bool = True) -> Any:
+    """Return splits as the hub has them: images of their class's colour, and labels, numbers where named."""
     import datasets
 
-    order = ["red", "blue", "green"]
-    features = datasets.Features({"label": datasets.ClassLabel(names=order), "photo_of": datasets.Image()})
-    rows = {
-        "photo_of": [{"bytes": encode(picture(order[index % 3])), "path": None} for index in range(12)],
-        "label": [index % 3 for index in range(12)],
-    }
-    saved = datasets.Dataset.from_dict(rows, features=features)
-    datasets.DatasetDict({"train": saved, "other": saved, "test": saved}).save_to_disk(hub_cache / "saved")
+    def rows(values: list[Any]) -> dict[str, list[Any]]:
+        colours = [value if isinstance(value, str) else names[value or 0] for value in values]
+        return {
+            "a_photo": [{"bytes": encode(picture(name)), "path": None} for name in colours],
+            "label": values,
+        }
+
+    label = datasets.ClassLabel(names=list(names)) if named else datasets.Value("string")
+    features = datasets.Features({"label": label, "a_photo": datasets.Image()})
+    return datasets.DatasetDict(
+        {
+            split: datasets.Dataset.from_dict(rows(values), features=features)
+            for split, values in labels.items()
+        }
+    )
+
+
+def test_a_hugging_face_data_set_is_read_without_decoding(hub_cache: Path) -> None:
+    names, labels = ("red", "blue", "green"), [0, 1, 2] * 4
+    published = as_published({"train": labels, "other": labels, "test": labels}, names)
+    published.save_to_disk(hub_cache / "saved")
     dataset = open_dataset(hub_cache / "saved")
     assert dataset.format == "Hugging Face data set"
-    assert dataset.class_names == tuple(order)
+    assert dataset.class_names == names
     assert len(dataset.test) == 12
     assert [(finding.check, finding.items) for finding in dataset.findings] == [("unread-splits", ("other",))]
     labels_by_colour(dataset)
@@ -456,65 +470,30 @@ def test_shared_data_has_its_official_splits(shared_data: Path) -> None:
     assert len(dataset.validation) == 1000
 
 
-NAMES = ["cat", "dog"]
-
-
-def write_pictures(folder: Path, count: int) -> list[str]:
-    folder.mkdir(parents=True)
-    paths = [folder / f"{index}.png" for index in range(count)]
-    for index, path in enumerate(paths):
-        Image.new("RGB", (5, 7), (index, 40, 200)).save(path)
-    return [str(path) for path in paths]
-
-
-def save(root: Path, labels: dict[str, list[Any]], *, named: bool) -> Path:
-    """Write what the hub publishes: a column of images and one of labels in each split."""
-    import datasets
-
-    label = datasets.ClassLabel(names=NAMES) if named else datasets.Value("string")
-    features = datasets.Features({"image": datasets.Image(), "label": label})
-    splits = {
-        split: datasets.Dataset.from_dict(
-            {"image": write_pictures(root / split, len(values)), "label": values}, features=features
-        )
-        for split, values in labels.items()
-    }
-    datasets.DatasetDict(splits).save_to_disk(root / "saved")
-    return root / "saved"
-
-
 @pytest.mark.parametrize(
-    ("known", "unknown", "named"), [([0, 1], -1, True), ([0, 1], None, True), (NAMES, None, False)]
+    ("known", "unknown", "named"), [([0, 1], -1, True), ([0, 1], None, True), ([*NAMES], None, False)]
 )
 def test_a_test_split_without_labels_is_replaced_by_the_validation(
     tmp_path: Path, known: list[Any], unknown: Any, named: bool
 ) -> None:
-    saved = save(
-        tmp_path, {"train": known * 6, "validation": [*known, unknown], "test": [unknown] * 3}, named=named
-    )
-    dataset = open_dataset(saved)
-    assert dataset.class_names == tuple(NAMES)
+    labels = {"train": known * 6, "validation": [*known, unknown], "test": [unknown] * 3}
+    as_published(labels, named=named).save_to_disk(tmp_path / "saved")
+    dataset = open_dataset(tmp_path / "saved")
+    assert dataset.class_names == NAMES
     assert dataset.test.labels.tolist() == [0, 1]
     assert dataset.test.names == ("validation#0", "validation#1")
     found = {finding.check: finding for finding in dataset.findings}
     assert found["unlabelled-splits"].items == ("test",)
     assert "validation-as-test" in found
-    unlabelled = save(tmp_path / "other", {"train": [unknown] * 3, "test": known}, named=named)
+    as_published({"train": [unknown] * 3, "test": known}, named=named).save_to_disk(tmp_path / "other")
     with pytest.raises(DataError, match="0 training images"):
-        open_dataset(unlabelled)
+        open_dataset(tmp_path / "other")
 
 
 def test_tables_of_the_hub_are_read_the_same_way(tmp_path: Path) -> None:
-    import datasets
-
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=NAMES)})
-    for split, values in {"train": [0, 1] * 6, "test": [-1] * 3}.items():
-        rows = {"image": write_pictures(tmp_path / "pictures" / split, len(values)), "label": values}
-        (tmp_path / "tables").mkdir(exist_ok=True)
-        datasets.Dataset.from_dict(rows, features=features).to_parquet(
-            tmp_path / "tables" / f"{split}.parquet"
-        )
-    dataset = open_dataset(tmp_path / "tables")
+    for split, part in as_published({"train": [0, 1] * 6, "test": [-1] * 3}).items():
+        part.rename_column("a_photo", "image").to_parquet(tmp_path / f"{split}.parquet")
+    dataset = open_dataset(tmp_path)
 
     assert len(dataset.test)
     assert {"unlabelled-splits", "incomplete-rows"} <= {finding.check for finding in dataset.findings}
