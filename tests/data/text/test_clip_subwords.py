@@ -14,11 +14,7 @@ from vitrail.data.text.clip_subwords import CLIPSubwords, from_published
 from vitrail.data.text.rows import bounded_row, join_rows, strict_rows
 from vitrail.data.text.subwords import Subwords, vocabulary_from_files, vocabulary_to_files
 
-TEXTS = [
-    "A photo of a CAT.",
-    "dogs' dog's  don't\tdo 2026",
-    "na\u00efve caf\u00e9 \u4f60\u597d \U0001f600!?",
-]
+TEXTS = ["A photo of a CAT.", "dogs' dog's  don't\tdo 2026", "na\u00efve caf\u00e9 \u4f60\u597d \U0001f600!?"]
 
 
 @pytest.fixture

@@ -97,12 +97,7 @@ def test_paths_are_drawn_with_their_probability(exponent: float) -> None:
         for _ in range(count)
     )
 
-    paths = {
-        "a|b|c": 0.3 * 0.2 * 0.1,
-        "ab|c": 0.25 * 0.1,
-        "a|bc": 0.3 * 0.1,
-        "abc": 0.05,
-    }
+    paths = {"a|b|c": 0.3 * 0.2 * 0.1, "ab|c": 0.25 * 0.1, "a|bc": 0.3 * 0.1, "abc": 0.05}
     total = sum(chance**exponent for chance in paths.values())
     assert found.keys() == paths.keys()
     for path, chance in paths.items():

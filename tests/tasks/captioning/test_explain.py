@@ -12,12 +12,7 @@ from making.small_models import small_captioner
 from vitrail.cli import main
 from vitrail.core.errors import DataError
 from vitrail.data.text.subwords import SentencePieceSubwords
-from vitrail.tasks.captioning.explanation import (
-    END,
-    explain_caption_files,
-    words_of_text,
-    words_of_tokens,
-)
+from vitrail.tasks.captioning.explanation import END, explain_caption_files, words_of_text, words_of_tokens
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.explaining import ExplainOptions
 

@@ -7,12 +7,7 @@ import math
 import pytest
 
 from vitrail.core.errors import DataError
-from vitrail.tasks.captioning.scores import (
-    caption_scores,
-    caption_tables,
-    cider_scores,
-    headline_scores,
-)
+from vitrail.tasks.captioning.scores import caption_scores, caption_tables, cider_scores, headline_scores
 from vitrail.tasks.generation import rank_rows, typical_rows
 
 pytest.importorskip("sacrebleu", reason="needs the extra captions")

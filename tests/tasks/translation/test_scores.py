@@ -236,13 +236,7 @@ def test_buckets_part_the_sentences_by_the_length_of_their_source() -> None:
 
 
 def test_tables_hold_every_sentence_and_survive_json() -> None:
-    tables = translation_tables(
-        ["s0", "s1"],
-        ["h0", "h1"],
-        ["r0", "h1"],
-        indices=[7, 3],
-        language="de",
-    )
+    tables = translation_tables(["s0", "s1"], ["h0", "h1"], ["r0", "h1"], indices=[7, 3], language="de")
 
     assert TranslationTables.from_tree(tables.model_dump(mode="json")) == tables
     row = tables.sentences[1]

@@ -96,11 +96,7 @@ class RawCaptions:
     """Captions without a letter or digit, by image and index."""
 
     def add(
-        self,
-        split: SplitName,
-        images: Sequence[Any],
-        captions: Sequence[Sequence[Any]],
-        names: Sequence[str],
+        self, split: SplitName, images: Sequence[Any], captions: Sequence[Sequence[Any]], names: Sequence[str]
     ) -> None:
         """Add the images of a split that have captions, with white space normalised.
 

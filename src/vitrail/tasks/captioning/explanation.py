@@ -58,11 +58,7 @@ class CaptionWords(NamedTuple):
 
 
 def explain_pixels(
-    captioner: Captioner,
-    pixels: UInt8[Tensor, "3 height width"],
-    name: str,
-    *,
-    caption: str | None = None,
+    captioner: Captioner, pixels: UInt8[Tensor, "3 height width"], name: str, *, caption: str | None = None
 ) -> Explanation:
     """Caption a prepared image, or use a given caption, and record the attention behind each word.
 

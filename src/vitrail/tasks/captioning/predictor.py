@@ -112,11 +112,7 @@ class Captioner:
         self.batch_size = batch_size
 
     def predict(
-        self,
-        inputs: ImageInput | Iterable[ImageInput],
-        *,
-        beam_size: int | None = None,
-        num_best: int = 1,
+        self, inputs: ImageInput | Iterable[ImageInput], *, beam_size: int | None = None, num_best: int = 1
     ) -> list[Caption]:
         """Caption images; an unusable one yields a caption with an error instead of raising.
 
@@ -132,11 +128,7 @@ class Captioner:
         return list(self.predict_each(inputs, beam_size=beam_size, num_best=num_best))
 
     def predict_each(
-        self,
-        inputs: ImageInput | Iterable[ImageInput],
-        *,
-        beam_size: int | None = None,
-        num_best: int = 1,
+        self, inputs: ImageInput | Iterable[ImageInput], *, beam_size: int | None = None, num_best: int = 1
     ) -> Iterator[Caption]:
         """Caption images like ``predict``, lazily batch by batch, for long lists."""
         check_positive("the beam size", 1 if beam_size is None else beam_size)

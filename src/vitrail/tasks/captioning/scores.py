@@ -145,11 +145,7 @@ def headline_scores(scores: CaptionScores) -> dict[str, float]:
     headline = {f"bleu{order}": value for order, value in zip(ORDERS, scores.bleu, strict=True)}
     if scores.bleu4_lower is not None and scores.bleu4_upper is not None:
         headline |= {"bleu4_lower": scores.bleu4_lower, "bleu4_upper": scores.bleu4_upper}
-    return headline | {
-        "cider": scores.cider,
-        "rouge_l": scores.rouge_l,
-        "length_ratio": scores.length_ratio,
-    }
+    return headline | {"cider": scores.cider, "rouge_l": scores.rouge_l, "length_ratio": scores.length_ratio}
 
 
 def plain_captions(captions: Sequence[str]) -> list[str]:

@@ -62,11 +62,7 @@ MAX_PARTED_SHARE = 0.05  # of translations; rounding rarely decides between tied
 
 
 def export_ctranslate2(
-    loaded: LoadedModel,
-    folder: Path,
-    *,
-    quantization: str | None = None,
-    sentences: Sequence[str] = (),
+    loaded: LoadedModel, folder: Path, *, quantization: str | None = None, sentences: Sequence[str] = ()
 ) -> Proof:
     """Write a translator as a folder for ``ctranslate2.Translator``, and verify it.
 

@@ -63,6 +63,8 @@ def explain_text(translator: Translator, text: str, *, target: str | None = None
     if not cross:
         raise _nothing_to_show(translator)
     own = [each for each in layers if each.kind != "cross"]
+    within_source = tuple(each for each in own if each.layer in of_source)
+    within_target = tuple(each for each in own if each.layer not in of_source)
     maps = [
         Maps(
             name="cross",
@@ -73,19 +75,9 @@ def explain_text(translator: Translator, text: str, *, target: str | None = None
             first=sharpest(cross),
             note=SHARPEST_NOTE if len(cross) > 1 else "",
         ),
+        Maps(name="source", title="sentence to itself", layers=within_source, queries=read, keys=read),
         Maps(
-            name="source",
-            title="sentence to itself",
-            layers=tuple(each for each in own if each.layer in of_source),
-            queries=read,
-            keys=read,
-        ),
-        Maps(
-            name="target",
-            title="translation to itself",
-            layers=tuple(each for each in own if each.layer not in of_source),
-            queries=asked,
-            keys=forced_in,
+            name="target", title="translation to itself", layers=within_target, queries=asked, keys=forced_in
         ),
     ]
     return Explanation(name=text, title=written, maps=tuple(each for each in maps if each.layers))

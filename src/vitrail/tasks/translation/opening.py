@@ -10,14 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
-from vitrail.data.formats import (
-    HUB_PREFIX,
-    format_by_suffix,
-    format_of,
-    is_name_on_hub,
-    layouts,
-    locate,
-)
+from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.splits import divide
 from vitrail.data.text.languages import Languages
 from vitrail.tasks.translation.dataset import PairDataset, PairSplit, RawPairs
