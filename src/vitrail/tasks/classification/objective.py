@@ -138,11 +138,7 @@ class LogitsEvaluator:
 
 
 class ClassificationEvaluator(LogitsEvaluator):
-    """Collect the class probabilities of every image, and score them.
-
-    Args:
-        with_class_mean: also compute mean per-class accuracy at every validation.
-    """
+    """Collect the class probabilities of every image, and score them."""
 
     def __init__(self, num_classes: int, *, with_class_mean: bool = False) -> None:
         super().__init__(num_classes)

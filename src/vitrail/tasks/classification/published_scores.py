@@ -28,11 +28,7 @@ def check_published(dataset: ImageDataset) -> None:
 
 
 def as_published(report: Report, dataset: ImageDataset, split: str) -> Report:
-    """Add a benchmark's published metric to a report, and sign it; other reports stay as they are.
-
-    Args:
-        split: ``train``, ``validation`` or ``test``; the report follows its order.
-    """
+    """Add a benchmark's published metric to the report of a split, and sign it; others stay as they are."""
     benchmark = benchmark_of(dataset.source)
     if benchmark is None:
         return report
@@ -119,10 +115,6 @@ def reassess(predicted: Sequence[int], labels: Sequence[Set[int]]) -> list[bool]
     out.
 
     Paper: Beyer et al. 2020, "Are we done with ImageNet?", section 3.
-
-    Args:
-        predicted: one class per image.
-        labels: all classes in the image.
 
     Raises:
         DataError: no image has a label.

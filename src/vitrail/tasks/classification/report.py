@@ -67,12 +67,7 @@ def write_report(
     errors: Sequence[ExplainedImage] = (),
     examples: Sequence[ExplainedImage] = (),
 ) -> None:
-    """Write the report as one self-contained HTML file.
-
-    Args:
-        path: the HTML file; replaced atomically.
-        examples: correctly classified images of each class.
-    """
+    """Write the report, with correctly classified examples of each class, as one self-contained HTML file."""
     tables = ClassificationTables.from_tree(record.report.tables)
     names = record.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
     history = record.history()

@@ -290,16 +290,13 @@ def brier_score(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, "
 
 
 def fit_temperature(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> float:
-    """Return the temperature that minimises the log loss, within ``TEMPERATURE_RANGE``.
+    """Return the temperature that minimises the log loss of held-out images, within ``TEMPERATURE_RANGE``.
 
     The negative log likelihood of ``softmax(b z)`` is convex in ``b = 1 / T``; bisection finds the zero of
     its slope, the mean of ``E_p[z] - z_label``. An end of the range is returned where there is none: all
     images are right, or the logits are uninformative.
 
     Paper: Guo et al. 2017, section 4.2, temperature scaling.
-
-    Args:
-        logits: of held-out images.
     """
     values = logits.double() - logits.double().max(dim=-1, keepdim=True).values
     target = values.gather(1, labels[:, None]).mean()

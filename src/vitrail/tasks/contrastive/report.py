@@ -75,12 +75,7 @@ def find_examples(
 
 
 def write_retrieval_report(path: Path, record: RunRecord, found: Sequence[Found]) -> None:
-    """Write the report as one self-contained HTML file.
-
-    Args:
-        path: the HTML file; replaced atomically.
-        found: retrieval examples.
-    """
+    """Write the report, with retrieval examples, as one self-contained HTML file."""
     scores, history = record.report.scores, record.history()
     entries = [
         (f"{scores['mean_recall']:.1%}", "mean recall", "both ways, among the first 1, 5 and 10"),

@@ -82,9 +82,6 @@ def embed_classes(
 ) -> Float[Tensor, "classes dim"]:
     """Return a normalised embedding per class, averaged over its templates.
 
-    Args:
-        encoder: of texts.
-
     Paper: Radford et al. 2021, section 3.1.4, "ensembling over the embedding space".
     """
     sentences = [template.replace(SLOT, name) for name in names for template in templates]
@@ -140,12 +137,7 @@ class ZeroShotClassifier(ImageClassifier):
 
 
 class NamedClasses(nn.Module):
-    """A CLIP's image tower with class embeddings as the head.
-
-    Args:
-        model: of images and texts.
-        class_embeddings: normalised.
-    """
+    """A CLIP's image tower with normalised class embeddings as the head."""
 
     class_embeddings: Tensor
 
