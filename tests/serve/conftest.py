@@ -16,6 +16,11 @@ from vitrail.serve.settings import ServeSettings
 SETTINGS = ServeSettings(max_upload_mb=0.2, max_pixels=100_000, timeout_s=60, queue=5)
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
 @pytest.fixture(scope="session")
 def hosting() -> Iterator[Hosting]:
     """One model of each kind, loaded."""

@@ -30,6 +30,10 @@ from vitrail.tasks.translation.predictor import Translator
 JSON = "application/json"
 
 
+AS_JSON, AS_TEXT, AS_PNG = ({"content-type": kind} for kind in (JSON, "text/plain", "image/png"))
+FILE = {"files": {"image": picture()}}
+
+
 def in_base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
@@ -72,7 +76,7 @@ def test_images_in_every_form_get_the_classes_of_the_predictor(client: TestClien
     content = picture(1)
     ask = {"params": {"model": "colours"}}
     forms: dict[str, dict[str, Any]] = {
-        "body": {"content": content, "headers": {"content-type": "image/png"}},
+        "body": {"content": content, "headers": AS_PNG},
         "octets": {"content": content, "headers": {"content-type": "application/octet-stream"}},
         "form": {"files": {"image": ("a.png", content)}},
         "json": {"json": {"image": in_base64(content)}},
@@ -119,9 +123,7 @@ def test_a_list_is_answered_in_order_with_errors_in_their_places(client: TestCli
 def test_boxes_of_a_detector_lie_in_the_image_that_was_sent(client: TestClient) -> None:
     content = encode(picture_with((90, 120), {0: (10, 20, 50, 80)}))
 
-    answer = client.post(
-        "/predict?model=boxes&threshold=0.4", content=content, headers={"content-type": "image/png"}
-    )
+    answer = client.post("/predict?model=boxes&threshold=0.4", content=content, headers=AS_PNG)
 
     (result,) = answer.json()["results"]
     (box,) = result["boxes"]
@@ -131,16 +133,14 @@ def test_boxes_of_a_detector_lie_in_the_image_that_was_sent(client: TestClient) 
 
 def test_texts_are_translated_as_by_the_translator(client: TestClient) -> None:
     answer = client.post("/predict", json={"model": "en-de", "texts": list(ENGLISH[:3])})
-    plain = client.post(
-        "/predict?model=en-de", content=ENGLISH[0].encode(), headers={"content-type": "text/plain"}
-    )
+    plain = client.post("/predict?model=en-de", content=ENGLISH[0].encode(), headers=AS_TEXT)
 
     expected = [each.text for each in Translator(small_translator()).translate(ENGLISH[:3])]
     assert [each["text"] for each in answer.json()["results"]] == expected
     assert plain.json()["results"][0]["text"] == expected[0]
 
 
-def test_images_are_captioned_as_by_the_captioner(client: TestClient) -> None:
+def test_images_are_captioned_as_by_the_captioner_and_given_captions_explained(client: TestClient) -> None:
     answer = client.post("/predict?model=says&beam_size=3&num_best=2", files={"image": picture(8)})
 
     (result,) = answer.json()["results"]
@@ -150,18 +150,14 @@ def test_images_are_captioned_as_by_the_captioner(client: TestClient) -> None:
     assert result["score"] == pytest.approx(expected.score, abs=1e-5)
     assert len(result["alternatives"]) == 1
 
-
-def test_the_words_of_a_caption_that_is_given_can_be_explained(client: TestClient) -> None:
-    answer = client.post(
-        "/explain", files={"image": picture(8)}, data={"model": "says", "target": "a red dog"}
-    )
-
+    given = {"model": "says", "target": "a red dog"}
+    answer = client.post("/explain", files={"image": picture(8)}, data=given)
     (view,) = answer.json()["explanation"]["views"]
     assert view["queries"]["texts"] == ["a", "red", "dog", "(end)"]
     assert view["layers"][-1]["grid"] == [4, 3]
 
 
-def test_any_names_are_compared_with_an_image(client: TestClient) -> None:
+def test_any_names_are_compared_with_an_image_and_explained(client: TestClient) -> None:
     image = {"images": [in_base64(encode(Image.new("RGB", (30, 20), colour))) for colour in COLOURS.values()]}
 
     answer = client.post("/predict", json={"model": "any", "labels": "green, blue,red", "top": 2, **image})
@@ -170,13 +166,8 @@ def test_any_names_are_compared_with_an_image(client: TestClient) -> None:
     assert [each["class"] for each in results] == list(COLOURS)
     assert [len(each["scores"]) for each in results] == [2, 2, 2]
 
-
-def test_what_each_name_draws_from_an_image_is_explained(client: TestClient) -> None:
-    form = {"model": "any", "labels": "red,blue"}
-
-    answer = client.post("/explain", files={"image": picture()}, data=form)
-
-    views = answer.json()["explanation"]["views"]
+    explained = client.post("/explain", **FILE, data={"model": "any", "labels": "red,blue"})
+    views = explained.json()["explanation"]["views"]
     assert {each["className"] for each in views} == {"red", "blue"}
 
 
@@ -195,36 +186,25 @@ def test_explanations_hold_what_the_pages_read(client: TestClient) -> None:
     assert [view["name"] for view in text["explanation"]["views"]] == ["cross", "source", "target"]
 
 
-def test_the_alignment_of_a_given_translation_can_be_had(client: TestClient) -> None:
-    answer = client.post("/explain", json={"model": "en-de", "text": ENGLISH[0], "target": "Ein Hund rennt."})
+def test_a_given_translation_and_a_named_class_are_explained(client: TestClient) -> None:
+    text = {"model": "en-de", "text": ENGLISH[0], "target": "Ein Hund rennt."}
+    assert client.post("/explain", json=text).json()["explanation"]["title"] == "Ein Hund rennt."
 
-    assert answer.json()["explanation"]["title"] == "Ein Hund rennt."
-
-
-def test_a_class_can_be_explained_by_its_name(client: TestClient) -> None:
-    image = {"files": {"image": picture(7)}}
-    page = client.post("/explain?model=colours&method=relevance&class_name=green", **image).json()[
-        "explanation"
-    ]
-
+    answer = client.post("/explain?model=colours&method=relevance&class_name=green", **FILE)
+    page = answer.json()["explanation"]
     assert page["views"][page["first"]]["name"] == "relevance"
     assert {each.get("className", "green") for each in page["views"]} == {"green"}
 
 
-CORRUPT = {
-    "text": b"This is no image.",
-    "cut off": picture(6)[:60],
-    "damaged": picture(6)[:40] + bytes(30) + picture(6)[70:],
-    "a page": b"<!doctype html><html></html>",
-}
+DAMAGED = picture(6)[:40] + bytes(30) + picture(6)[70:]
 
 
-@pytest.mark.parametrize("name", CORRUPT)
+@pytest.mark.parametrize(
+    "content", [b"This is no image.", picture(6)[:60], DAMAGED, b"<!doctype html><html></html>"]
+)
 @pytest.mark.parametrize("path", ["/predict", "/explain"])
-def test_corrupt_images_are_refused_with_the_reason(client: TestClient, path: str, name: str) -> None:
-    answer = client.post(
-        f"{path}?model=colours", content=CORRUPT[name], headers={"content-type": "image/jpeg"}
-    )
+def test_corrupt_images_are_refused_with_the_reason(client: TestClient, path: str, content: bytes) -> None:
+    answer = client.post(f"{path}?model=colours", content=content, headers={"content-type": "image/jpeg"})
 
     refused(answer, 422, "Expected a complete image file")
 
@@ -233,7 +213,7 @@ def test_corrupt_images_are_refused_with_the_reason(client: TestClient, path: st
 def test_decompression_bombs_are_refused_by_their_header(client: TestClient, size: tuple[int, int]) -> None:
     bomb = png_header(*size)
 
-    answer = client.post("/predict?model=colours", content=bomb, headers={"content-type": "image/png"})
+    answer = client.post("/predict?model=colours", content=bomb, headers=AS_PNG)
 
     assert answer.status_code in (413, 422)
     if size[0] < 2**31 - 1:
@@ -243,19 +223,12 @@ def test_decompression_bombs_are_refused_by_their_header(client: TestClient, siz
 def test_a_body_beyond_the_limit_is_refused_whether_it_says_so_or_not(client: TestClient) -> None:
     large = bytes(200_001)
 
-    declared = client.post("/predict?model=colours", content=large, headers={"content-type": "image/png"})
-    chunked = client.post(
-        "/predict?model=colours",
-        content=(bytes(30_000) for _ in range(8)),
-        headers={"content-type": "image/png"},
-    )
+    declared = client.post("/predict?model=colours", content=large, headers=AS_PNG)
+    pieces = (bytes(30_000) for _ in range(8))
+    chunked = client.post("/predict?model=colours", content=pieces, headers=AS_PNG)
 
     refused(declared, 413, "200,001 bytes")
     refused(chunked, 413, "more than 200,000 bytes")
-
-
-AS_JSON, AS_TEXT = {"content-type": JSON}, {"content-type": "text/plain"}
-FILE = {"files": {"image": picture()}}
 
 
 @pytest.mark.parametrize(
@@ -362,7 +335,7 @@ def test_json_of_very_many_parts_is_refused_before_any_is_made(
     before, _ = tracemalloc.get_traced_memory()
     tracemalloc.reset_peak()
 
-    answer = client.post("/predict", content=body, headers={"content-type": JSON})
+    answer = client.post("/predict", content=body, headers=AS_JSON)
 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -383,7 +356,7 @@ def test_json_of_very_many_parts_is_refused_before_any_is_made(
     ],
 )
 def test_halves_of_characters_are_refused(client: TestClient, path: str, body: str) -> None:
-    answer = client.post(path, content=body.encode(), headers={"content-type": JSON})
+    answer = client.post(path, content=body.encode(), headers=AS_JSON)
 
     refused(answer, 422, "half of a surrogate pair", "as UTF-8")
     whole = rb'{"model": "en-de", "text": "a \ud83d\ude00"}'
@@ -410,16 +383,9 @@ def test_other_addresses_and_methods_are_refused_in_json(client: TestClient) -> 
     assert answer.headers["allow"] == "POST"
 
 
-def test_a_model_that_attends_to_nothing_cannot_be_explained() -> None:
-    sources = {"boxes": small_models()["boxes"]}
-    hosting = Hosting(sources, BatchLimits(), Metrics())
-    hosting.start()
-    hosting.wait()
-    client = TestClient(create_app(hosting, ServeSettings(), Metrics()), raise_server_exceptions=False)
+def test_a_model_that_attends_to_nothing_cannot_be_explained(client: TestClient) -> None:
+    answer = client.post("/explain?model=boxes", files={"image": encode(picture_with((30, 30), {}))})
 
-    answer = client.post("/explain", files={"image": encode(picture_with((30, 30), {}))})
-
-    hosting.close()
     refused(answer, 422, "attention")
 
 

@@ -17,7 +17,6 @@ from making.served_models import picture, running, small_classifier, small_model
 from making.small_models import small_captioner
 from making.small_translators import ENGLISH
 from vitrail.interpret.viewer.page import explanations_html
-from vitrail.serve.server import BuiltServer
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.classification.predictor import Predictor
 
@@ -49,9 +48,9 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[str, BuiltServer]]:
-    with running(small_models(), max_upload_mb=1) as started:
-        yield started
+def url() -> Iterator[str]:
+    with running(small_models(), max_upload_mb=1) as (address, _):
+        yield address
 
 
 @pytest.fixture
@@ -60,31 +59,25 @@ def page(browser: Any) -> Iterator[Any]:
     opened = browser.new_page(viewport={"width": 1100, "height": 900})
     opened.set_default_timeout(WAIT_MS)
     errors: list[str] = []
+    messages: list[str] = []
+    requests: list[str] = []
     opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.on(
-        "console",
-        lambda message: errors.append(message.text) if "Content Security" in message.text else None,
-    )
-    opened.on(
-        "request",
-        lambda request: (
-            errors.append(request.url)
-            if not request.url.startswith(("http://127.0.0.1", "data:", "blob:"))
-            else None
-        ),
-    )
+    opened.on("console", lambda message: messages.append(message.text))
+    opened.on("request", lambda request: requests.append(request.url))
     yield opened
     opened.close()
     assert errors == []
+    assert not [text for text in messages if "Content Security" in text]
+    assert not [url for url in requests if not url.startswith(("http://127.0.0.1", "data:", "blob:"))]
 
 
-def drop(page: Any, name: str, content: bytes, kind: str = "image/png") -> None:
-    page.evaluate(DROP, [name, kind, base64.b64encode(content).decode()])
+def drop(page: Any, content: bytes, name: str = "noise.png") -> None:
+    page.evaluate(DROP, [name, "image/png", base64.b64encode(content).decode()])
 
 
-def test_a_dropped_image_is_classified_and_explained(page: Any, server: tuple[str, BuiltServer]) -> None:
-    page.goto(f"{server[0]}/?model=colours")
-    drop(page, "noise.png", picture(8))
+def test_a_dropped_image_is_classified_and_explained(page: Any, url: str) -> None:
+    page.goto(f"{url}/?model=colours")
+    drop(page, picture(8))
 
     page.wait_for_selector("#result:not([hidden]) #scores tr")
     rows = page.locator("#scores tr").all_inner_texts()
@@ -103,9 +96,9 @@ def test_a_dropped_image_is_classified_and_explained(page: Any, server: tuple[st
     assert page.locator("#sheet button[aria-pressed=true]").count() == 1
 
 
-def test_each_class_can_be_asked_what_speaks_for_it(page: Any, server: tuple[str, BuiltServer]) -> None:
-    page.goto(f"{server[0]}/?model=colours")
-    drop(page, "noise.png", picture(8))
+def test_each_class_can_be_asked_what_speaks_for_it(page: Any, url: str) -> None:
+    page.goto(f"{url}/?model=colours")
+    drop(page, picture(8))
     page.wait_for_selector("#result:not([hidden]) #scores button")
     last = page.locator("#scores button").last
     name = last.inner_text()
@@ -116,9 +109,9 @@ def test_each_class_can_be_asked_what_speaks_for_it(page: Any, server: tuple[str
     assert page.locator("#scores button:focus").inner_text() == name
 
 
-def test_hovering_over_a_patch_changes_every_tile(page: Any, server: tuple[str, BuiltServer]) -> None:
-    page.goto(f"{server[0]}/?model=colours")
-    drop(page, "noise.png", picture(9))
+def test_hovering_over_a_patch_changes_every_tile(page: Any, url: str) -> None:
+    page.goto(f"{url}/?model=colours")
+    drop(page, picture(9))
     page.wait_for_selector("#result:not([hidden]) #sheet canvas")
     tiles = "[...document.querySelectorAll('#sheet canvas')].map((each) => each.toDataURL()).join()"
     of_reader = page.evaluate(tiles)
@@ -148,28 +141,28 @@ def test_every_view_of_an_explanation_can_be_looked_through(page: Any, kind: str
     page.locator("#name", has_text="two").wait_for()
 
 
-def test_what_is_no_image_is_said_to_be_none(page: Any, server: tuple[str, BuiltServer]) -> None:
-    page.goto(f"{server[0]}/?model=colours")
-    drop(page, "letter.png", b"Dear reader")
+def test_what_is_no_image_is_said_to_be_none(page: Any, url: str) -> None:
+    page.goto(f"{url}/?model=colours")
+    drop(page, b"Dear reader")
 
     page.wait_for_selector("#problem:not([hidden])")
     assert "not an image" in page.inner_text("#problem")
-    drop(page, "noise.png", picture(8))
+    drop(page, picture(8))
     page.wait_for_selector("#result:not([hidden]) #scores tr")
     assert page.locator("#problem").is_hidden()
 
 
-def test_a_detector_without_attention_shows_its_boxes(page: Any, server: tuple[str, BuiltServer]) -> None:
-    page.goto(f"{server[0]}/?model=boxes")
-    drop(page, "noise.png", picture(10))
+def test_a_detector_without_attention_shows_its_boxes(page: Any, url: str) -> None:
+    page.goto(f"{url}/?model=boxes")
+    drop(page, picture(10))
 
     page.wait_for_selector("#quick:not([hidden])")
     page.locator("#answer", has_text="boxes").wait_for()
 
 
-def test_a_caption_is_written_and_each_word_shown(page: Any, server: tuple[str, BuiltServer]) -> None:
-    page.goto(f"{server[0]}/?model=says")
-    drop(page, "noise.png", picture(8))
+def test_a_caption_is_written_and_each_word_shown(page: Any, url: str) -> None:
+    page.goto(f"{url}/?model=says")
+    drop(page, picture(8))
 
     page.wait_for_selector("#result:not([hidden]) #queries button")
     (expected,) = Captioner(small_captioner()).predict(Image.open(io.BytesIO(picture(8))))
@@ -180,11 +173,11 @@ def test_a_caption_is_written_and_each_word_shown(page: Any, server: tuple[str, 
     assert page.inner_text("#state").startswith(words[-1])
 
 
-def test_names_are_compared_as_they_are_typed(page: Any, server: tuple[str, BuiltServer]) -> None:
-    page.goto(f"{server[0]}/?model=any")
+def test_names_are_compared_as_they_are_typed(page: Any, url: str) -> None:
+    page.goto(f"{url}/?model=any")
     encoded = io.BytesIO()
     Image.new("RGB", (24, 16), COLOURS["green"]).save(encoded, "PNG")
-    drop(page, "green.png", encoded.getvalue())
+    drop(page, encoded.getvalue())
     page.locator("#answer", has_text="names").wait_for()
 
     page.fill("#labels", "red, green")
@@ -194,8 +187,8 @@ def test_names_are_compared_as_they_are_typed(page: Any, server: tuple[str, Buil
     assert page.locator("#scores tr").count() == 2
 
 
-def test_a_typed_sentence_is_translated_and_aligned(page: Any, server: tuple[str, BuiltServer]) -> None:
-    page.goto(f"{server[0]}/?model=en-de")
+def test_a_typed_sentence_is_translated_and_aligned(page: Any, url: str) -> None:
+    page.goto(f"{url}/?model=en-de")
     page.fill("#typed", ENGLISH[0])
 
     page.wait_for_selector("#result:not([hidden]) #map image")
@@ -207,8 +200,8 @@ def test_a_typed_sentence_is_translated_and_aligned(page: Any, server: tuple[str
     page.wait_for_selector("#result[hidden]", state="attached")
 
 
-def test_models_are_changed_by_keyboard(page: Any, server: tuple[str, BuiltServer]) -> None:
-    page.goto(server[0])
+def test_models_are_changed_by_keyboard(page: Any, url: str) -> None:
+    page.goto(url)
     page.select_option("#model", "en-de")
 
     page.wait_for_selector("#typed")
@@ -217,23 +210,21 @@ def test_models_are_changed_by_keyboard(page: Any, server: tuple[str, BuiltServe
 
 @pytest.mark.parametrize("width", [360, 1100])
 @pytest.mark.parametrize("model", ["colours", "boxes", "en-de"])
-def test_the_page_fits_from_phone_to_desktop(
-    page: Any, server: tuple[str, BuiltServer], width: int, model: str
-) -> None:
+def test_the_page_fits_from_phone_to_desktop(page: Any, url: str, width: int, model: str) -> None:
     page.set_viewport_size({"width": width, "height": 700})
-    page.goto(f"{server[0]}/?model={model}")
+    page.goto(f"{url}/?model={model}")
     if model == "en-de":
         page.fill("#typed", ENGLISH[3])
         page.wait_for_selector("#result:not([hidden])")
     else:
-        drop(page, "noise.png", picture(8))
+        drop(page, picture(8))
         page.wait_for_selector("#result:not([hidden])" if model == "colours" else "#quick:not([hidden])")
 
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_the_interface_is_shown(page: Any, server: tuple[str, BuiltServer]) -> None:
-    page.goto(f"{server[0]}/docs")
+def test_the_interface_is_shown(page: Any, url: str) -> None:
+    page.goto(f"{url}/docs")
 
     page.wait_for_selector("#operations section")
     assert page.locator("#operations section").count() == 6

@@ -31,17 +31,6 @@ def prepared(source: Path, **request: Any) -> Prepared:
     return prepare(Request(source=source, **request), single_process())
 
 
-@pytest.fixture
-def stored(image_folder: Path, tmp_path: Path) -> Path:
-    """The settings of a run that was shortened on its way."""
-    experiment = prepared(image_folder, changes=CHOSEN).experiment
-    replans = [{"at_step": 1, "steps": 2}]
-    path = tmp_path / "config.json"
-    tree = experiment.with_changes({"train.replans": replans}).model_dump(mode="json")
-    path.write_text(json.dumps(tree))
-    return path
-
-
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
@@ -68,23 +57,23 @@ def test_a_request_that_cannot_be_met_is_refused(
         train(image_folder if request_ else None, dry_run=True, **request_)
 
 
-@pytest.mark.parametrize(
-    ("extra", "option"),
-    [
-        ({"model": "vit_nano"}, "--model"),
-        ({"budget_s": 9.0}, "--budget"),
-        ({"recipe": "some"}, "--recipe"),
-        ({"config": "config.json"}, "--config"),
-        ({"changes": {"train.steps": 3}}, "--set"),
-        ({"output": "elsewhere"}, "--output"),
-        ({"name": "other"}, "--name"),
-        ({"seed": 0}, "--seed"),
-        ({"dry_run": True}, "--dry-run"),
-    ],
-)
-def test_a_resumed_run_takes_no_other_option(extra: dict[str, Any], option: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{option} was given together with --resume"):
-        train(resume="runs/first", **extra)
+SETTLED = {
+    "--model": {"model": "vit_nano"},
+    "--budget": {"budget_s": 9.0},
+    "--recipe": {"recipe": "some"},
+    "--config": {"config": "config.json"},
+    "--set": {"changes": {"train.steps": 3}},
+    "--output": {"output": "elsewhere"},
+    "--name": {"name": "other"},
+    "--seed": {"seed": 0},
+    "--dry-run": {"dry_run": True},
+}
+
+
+def test_a_resumed_run_takes_no_other_option() -> None:
+    for option, extra in SETTLED.items():
+        with pytest.raises(ConfigError, match=f"^{option} was given together with --resume"):
+            train(resume="runs/first", **extra)
 
 
 def test_given_settings_go_before_the_automatic_choices(image_folder: Path) -> None:
@@ -144,19 +133,19 @@ def test_a_budget_is_measured_on_a_copy_of_the_model(image_folder: Path) -> None
     assert int(chosen.choices[-1].value) == chosen.experiment.train.steps > 0
 
 
-def test_stored_settings_are_repeated_with_their_corrections(image_folder: Path, stored: Path) -> None:
+def test_stored_settings_are_repeated_with_their_corrections(image_folder: Path, tmp_path: Path) -> None:
+    experiment = prepared(image_folder, changes=CHOSEN).experiment
+    shortened = experiment.with_changes({"train.replans": [{"at_step": 1, "steps": 2}]})
+    stored = tmp_path / "config.json"
+    stored.write_text(json.dumps(shortened.model_dump(mode="json")))
+
     again = prepared(image_folder, config=stored)
+    longer = prepared(image_folder, config=stored, changes={"train.steps": 5})
 
     assert again.experiment.model_dump(mode="json") == json.loads(stored.read_text())
     assert [replan.steps for replan in again.experiment.train.replans] == [2]
     assert again.ends_at is None
-
-
-def test_another_number_of_steps_drops_the_corrections(image_folder: Path, stored: Path) -> None:
-    again = prepared(image_folder, config=stored, changes={"train.steps": 5})
-
-    assert again.experiment.train.steps == 5
-    assert again.experiment.train.replans == ()
+    assert (longer.experiment.train.steps, longer.experiment.train.replans) == (5, ())
 
 
 def test_settings_for_another_number_of_classes_are_refused(image_folder: Path) -> None:

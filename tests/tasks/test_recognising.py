@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from making.box_scenes import (
@@ -49,44 +52,29 @@ def test_tables_of_pairs_are_pairs(tmp_path: Path, name: str, content: str) -> N
     assert recognise(tmp_path) == "translation"
 
 
-def test_parquet_is_told_by_its_columns(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table({"translation": [{"en": "x", "de": "y"}]}), tmp_path / "pairs.parquet")
-    pq.write_table(pa.table({"image": [b"x"], "label": [1]}), tmp_path / "images.parquet")
-    assert recognise(tmp_path / "pairs.parquet") == "translation"
-    assert recognise(tmp_path / "images.parquet") == "classification"
-
-
 @pytest.mark.parametrize(
-    "name",
+    ("columns", "task"),
     [
-        "digits",
-        "builtin:digits",
-        "mnist5k",
-        "fashion-mnist",
-        "missing",
-        "a/b/missing",
-        "",
-        " ",
-        "~no-such-user/x",
-        "\0",
+        ({"translation": [{"en": "x", "de": "y"}]}, "translation"),
+        ({"image": [b"x"], "label": [1]}, "classification"),
+        (
+            {"image": [b"x"], "objects": [{"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [1]}]},
+            "detection",
+        ),
     ],
 )
-def test_names_of_images_and_what_is_missing_are_images(name: str) -> None:
-    assert recognise(name) == "classification"
+def test_parquet_is_recognised_by_its_columns(tmp_path: Path, columns: dict[str, Any], task: str) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "train.parquet")
+    assert recognise(tmp_path / "train.parquet") == recognise(tmp_path) == task
 
 
-def test_names_of_the_hub_are_told_by_name() -> None:
-    assert recognise("hf:wmt/wmt14") == "translation"
-    assert recognise("hf:owner/books/de-en") == "translation"
-    assert recognise("hf:owner/pictures") == "classification"
-    assert recognise("wmt/wmt14") == "translation"
-
-
-def test_folders_of_images_are_images(image_folder: Path, divided_folder: Path) -> None:
-    assert recognise(image_folder) == recognise(divided_folder) == "classification"
+def test_names_are_enough_and_what_is_missing_is_images() -> None:
+    names = ["digits", "builtin:digits", "mnist5k", "fashion-mnist", "hf:owner/pictures"]
+    missing = ["missing", "a/b/missing", "", " ", "~no-such-user/x", "\0"]
+    assert {name for name in (*names, *missing) if recognise(name) != "classification"} == set()
+    for name in ("hf:wmt/wmt14", "hf:owner/books/de-en", "wmt/wmt14"):
+        assert recognise(name) == "translation"
+    assert recognise("hf:owner/hard-hat-object-detection") == "detection"
 
 
 @pytest.mark.parametrize(
@@ -104,19 +92,10 @@ def test_images_with_boxes_are_told_in_every_format(tmp_path: Path) -> None:
     assert recognise(write_flat_voc(tmp_path / "flat", make_scenes(3, seed=0))) == "detection"
     assert recognise(tmp_path / "0" / "annotations" / "instances_train2017.json") == "detection"
     assert recognise(tmp_path / "3" / "data.yaml") == "detection"
-    assert recognise("hf:owner/hard-hat-object-detection") == "detection"
 
 
-def test_columns_of_objects_are_boxes(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = {"image": [b"x"], "objects": [{"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [1]}]}
-    pq.write_table(pa.table(rows), tmp_path / "train.parquet")
-    assert recognise(tmp_path / "train.parquet") == recognise(tmp_path) == "detection"
-
-
-def test_class_folders_with_stray_texts_are_images(image_folder: Path) -> None:
+def test_class_folders_are_images_even_with_stray_texts(image_folder: Path, divided_folder: Path) -> None:
+    assert recognise(image_folder) == recognise(divided_folder) == "classification"
     put(image_folder / "data.yaml", "name: beans\n")
     put(image_folder / "README.txt", "0 images\n")
     put(image_folder / "red" / "red-0.txt", "a red one\n")

@@ -46,18 +46,15 @@ TINY = {
 }
 
 
+def run(*source: str, **request: Any) -> Path:
+    with plain_pages():
+        trained = train(*source, **request)
+    assert isinstance(trained, TrainedRun)
+    return trained.folder
+
+
 def start(folder: Path, name: str, on_event: Callable[[PipelineEvent], None] = lambda event: None) -> Path:
-    with plain_pages():
-        trained = train("digits", changes=TINY, output=folder, name=name, on_event=on_event)
-    assert isinstance(trained, TrainedRun)
-    return trained.folder
-
-
-def go_on(**request: Any) -> Path:
-    with plain_pages():
-        trained = train(**request)
-    assert isinstance(trained, TrainedRun)
-    return trained.folder
+    return run("digits", changes=TINY, output=folder, name=name, on_event=on_event)
 
 
 def command_of(folder: Path, name: str) -> list[str]:
@@ -69,10 +66,6 @@ def command_of(folder: Path, name: str) -> list[str]:
 
 def weights_of(folder: Path) -> bytes:
     return (folder / "model" / "model.safetensors").read_bytes()
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +85,11 @@ def test_a_run_directory_holds_what_the_architecture_page_says(whole: Path) -> N
 
 
 def test_every_choice_is_stored_with_its_reason(whole: Path) -> None:
-    choices = {choice["setting"]: choice for choice in read_json(whole / "choices.json")}
+    choices = {choice["setting"]: choice for choice in json.loads((whole / "choices.json").read_text())}
 
     assert choices["train.steps"] == {"setting": "train.steps", "value": "6", "reason": "you set it"}
     assert choices["optim.name"]["reason"] != "you set it"
-    assert read_json(whole / "verdict.json")["usable"]
+    assert json.loads((whole / "verdict.json").read_text())["usable"]
 
 
 def test_a_run_interrupted_and_resumed_gives_the_same_bits(whole: Path) -> None:
@@ -107,7 +100,7 @@ def test_a_run_interrupted_and_resumed_gives_the_same_bits(whole: Path) -> None:
     with pytest.raises(TrainingInterrupted, match=r"after step 3 of 6.*--resume .*interrupted"):
         start(whole.parent, "interrupted", interrupt)
 
-    assert weights_of(go_on(resume=whole.parent / "interrupted")) == weights_of(whole)
+    assert weights_of(run(resume=whole.parent / "interrupted")) == weights_of(whole)
 
 
 def test_a_killed_command_goes_on_to_the_same_bits(whole: Path) -> None:
@@ -120,7 +113,7 @@ def test_a_killed_command_goes_on_to_the_same_bits(whole: Path) -> None:
                 process.kill()
 
     assert process.returncode == -signal.SIGKILL
-    assert weights_of(go_on(resume=whole.parent / "killed")) == weights_of(whole)
+    assert weights_of(run(resume=whole.parent / "killed")) == weights_of(whole)
 
 
 def test_two_processes_make_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +155,7 @@ def test_a_full_disk_at_the_end_loses_nothing(whole: Path, monkeypatch: pytest.M
         train(resume=full, on_event=fill_disk)
     assert weights_of(full) == weights_of(whole)
     monkeypatch.undo()
-    go_on(resume=full)
+    run(resume=full)
 
     assert weights_of(full) == weights_of(whole)
     assert Report.load(full / "report.json").scores == Report.load(whole / "report.json").scores
@@ -191,12 +184,9 @@ def test_a_copied_model_folder_is_evaluated_too(whole: Path, monkeypatch: pytest
     assert evaluate(whole / "model", "digits").scores == Report.load(whole / "report.json").scores
 
 
-def test_classes_that_the_model_does_not_know_are_refused(whole: Path, image_folder: Path) -> None:
+def test_data_of_other_classes_is_neither_scored_nor_gone_on_with(whole: Path, image_folder: Path) -> None:
     with pytest.raises(DataError, match="does not know: blue, green, red"):
         evaluate(whole, image_folder)
-
-
-def test_a_run_does_not_go_on_with_other_data(whole: Path, image_folder: Path) -> None:
     with pytest.raises(ConfigError, match="was trained on digits, not on"):
         train(image_folder, resume=whole)
 

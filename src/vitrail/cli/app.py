@@ -62,19 +62,19 @@ def parse_languages(text: str | None) -> dict[str, list[str]]:
     return {"data.languages": names}
 
 
-def parse_seeds(text: str) -> int | list[int]:
-    """Parse ``--seeds 3``, a number of seeds, or ``--seeds 1,5,9``, a list.
+def parse_numbers(option: str, text: str) -> list[int]:
+    """Parse comma-separated whole numbers, such as those of ``--severities 1,3,5``.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: something else was given.
     """
     try:
-        return [int(name) for name in split_names(text)] if "," in text else int(text)
+        return [int(name) for name in split_names(text)]
     except ValueError:
         raise ConfigError(
-            f"--seeds was given {text!r}",
-            expected="a number of seeds such as 3, or seeds with commas between them such as 1,5,9",
-            remedy="Write them without spaces",
+            f"{option} was given {text!r}",
+            expected="whole numbers with commas between them",
+            remedy=f"Write them as in {option} 1,3,5",
         ) from None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from vitrail.cli.app import EXIT_SOME_FAILED, Flag, Settings, app, parse_languages, parse_seeds, split_names
+from vitrail.cli.app import EXIT_SOME_FAILED, Flag, Settings, app, parse_languages, parse_numbers, split_names
 from vitrail.cli.show import MAX_WIDTH, show_json, show_lines, show_live, show_table
 from vitrail.core.duration import format_duration, parse_duration
 
@@ -59,7 +59,8 @@ def compare(
 
     budget_s = None if budget is None else parse_duration(budget)
     changes = parse_assignments(set_) | parse_languages(languages)
-    listed = None if seeds is None else parse_seeds(seeds)
+    listed = None if seeds is None else parse_numbers("--seeds", seeds)
+    num_seeds = listed[0] if listed and "," not in str(seeds) else listed  # a single number is how many
 
     from vitrail.studies.comparing import compare as run_compare
     from vitrail.studies.comparing import ignore
@@ -74,7 +75,7 @@ def compare(
             output=output,
             name=name,
             seed=seed,
-            seeds=listed,
+            seeds=num_seeds,
             on_event=listen,
         )
     if json:

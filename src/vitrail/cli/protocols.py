@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
-from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, app, split_names
+from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, app, parse_numbers, split_names
 from vitrail.cli.show import (
     MAX_WIDTH,
     on_two_lines,
@@ -182,7 +182,7 @@ def robustness(
             run,
             data,
             corruptions=None if corruptions is None else split_names(corruptions),
-            severities=_numbers(severities),
+            severities=parse_numbers("--severities", severities),
             reference=reference,
             split=split,
             num_images=images,
@@ -241,17 +241,6 @@ def _options_of(protocol: str, **options: Any) -> dict[str, Any]:
     if "budget" in given:
         given["budget_s"] = parse_duration(given.pop("budget"))
     return given
-
-
-def _numbers(text: str) -> list[int]:
-    names = split_names(text)
-    if not all(name.isdigit() for name in names):
-        raise ConfigError(
-            f"--severities was given {text!r}",
-            expected="whole numbers with commas between them",
-            remedy="Write them as in --severities 1,3,5",
-        )
-    return [int(name) for name in names]
 
 
 @app.command(help_epilogue="Example: vitrail faithfulness runs/photos photos/ --images 100")

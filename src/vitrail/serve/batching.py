@@ -11,11 +11,12 @@ import logging
 import math
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from statistics import median
 from typing import Any
 
@@ -71,7 +72,7 @@ class BatchWorker:
     ) -> None:
         self.name, self.limits = name, limits
         self._compute, self._on_batch = compute, on_batch
-        self._sizes = SizesByGroup(limits.max_batch)
+        self._sizes = sizes_by_group(limits.max_batch)
         self._waiting: deque[Job] = deque()
         self._num_reserved = 0
         self._seconds_each = 0.0
@@ -82,7 +83,6 @@ class BatchWorker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def __len__(self) -> int:
@@ -170,14 +170,14 @@ class BatchWorker:
 
     def _has_room(self, first: Job) -> bool:
         """Return whether a larger batch with the first job would pay."""
-        return self._num_joinable(first) < self._sizes.of(first.group).wanted
+        return self._num_joinable(first) < self._sizes(hash(first.group)).wanted
 
     def _num_joinable(self, first: Job) -> int:
         """Return how many waiting jobs can join the first one's batch, including itself."""
         return sum(job.group == first.group for job in self._waiting)
 
     def _pop(self, first: Job) -> list[Job]:
-        most = 1 if first.group is None else self._sizes.of(first.group).choose(self._num_joinable(first))
+        most = 1 if first.group is None else self._sizes(hash(first.group)).choose(self._num_joinable(first))
         batch: list[Job] = []
         left: deque[Job] = deque()
         for job in self._waiting:
@@ -204,7 +204,7 @@ class BatchWorker:
         each = seconds / len(jobs)
         self._seconds_each += (each - self._seconds_each) * (SMOOTHING if self._seconds_each else 1.0)
         if jobs[0].group is not None and not any(isinstance(result, Exception) for result in results):
-            self._sizes.of(jobs[0].group).add(len(jobs), seconds)
+            self._sizes(hash(jobs[0].group)).add(len(jobs), seconds)
         self._on_batch(len(jobs), seconds)
         for job, result in zip(jobs, results, strict=True):
             if isinstance(result, Exception):
@@ -266,24 +266,9 @@ class BatchSizes:
         return next(size for size in sizes if usual[size] <= enough)
 
 
-class SizesByGroup:
-    """Batch sizes per group of inputs, as a wide beam differs from a narrow one.
+def sizes_by_group(largest: int) -> Callable[[int], BatchSizes]:
+    """Return a function to the batch sizes of a group by its hash, as a group may be as long as a request.
 
-    Args:
-        largest: maximum batch size.
+    A wide beam differs from a narrow one. The least recently used groups are forgotten.
     """
-
-    def __init__(self, largest: int) -> None:
-        self.largest = largest
-        # By hash, as a group may be as long as a request.
-        self._sizes: OrderedDict[int, BatchSizes] = OrderedDict()
-
-    def of(self, group: Hashable) -> BatchSizes:
-        """Return the sizes of a group; the least recently used groups are dropped."""
-        key = hash(group)
-        if key not in self._sizes:
-            self._sizes[key] = BatchSizes(self.largest)
-            if len(self._sizes) > GROUPS_KEPT:
-                self._sizes.popitem(last=False)
-        self._sizes.move_to_end(key)
-        return self._sizes[key]
+    return lru_cache(GROUPS_KEPT)(lambda group: BatchSizes(largest))

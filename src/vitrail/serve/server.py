@@ -35,12 +35,10 @@ class PatientProtocol(H11Protocol):
     _reading_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time-out of the first request."""
         super().connection_made(transport)
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers."""
         self._forget_headers()
         self._forget_reading()
         super().connection_lost(exc)
@@ -56,13 +54,11 @@ class PatientProtocol(H11Protocol):
             self._await_headers()
 
     def pause_writing(self) -> None:
-        """Start the time-out of reading."""
         super().pause_writing()
         if self._reading_timer is None:
             self._reading_timer = self.loop.call_later(READING_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Stop it: the client has read."""
         self._forget_reading()
         super().resume_writing()
 

@@ -61,7 +61,16 @@ def find_token(file: Path | None = None) -> SecretStr | None:
         if given is None:
             return None
     else:
-        given, where = _read(file), str(file)
+        where = str(file)
+        try:
+            given = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise ConfigError(
+                f"the token file {file} cannot be read: {reason}",
+                expected="a text file with the token",
+                remedy="Correct the path, or set " + TOKEN_VARIABLE,
+            ) from None
     token = given.strip()
     if len(token) < LEAST_TOKEN or not token.isascii() or any(not each.isprintable() for each in token):
         raise ConfigError(
@@ -71,15 +80,3 @@ def find_token(file: Path | None = None) -> SecretStr | None:
             remedy="Make one, such as with: openssl rand -hex 24",
         )
     return SecretStr(token)
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(
-            f"the token file {file} cannot be read: {reason}",
-            expected="a text file with the token",
-            remedy="Correct the path, or set " + TOKEN_VARIABLE,
-        ) from None

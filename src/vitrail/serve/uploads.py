@@ -248,7 +248,6 @@ class Upload:
 
     @property
     def seconds(self) -> float:
-        """Its age."""
         return time.monotonic() - self.began
 
 

@@ -21,7 +21,7 @@ from vitrail.tasks.classification.scores import (
     fit_temperature,
 )
 from vitrail.tasks.contract import Scoring
-from vitrail.tasks.evaluating import load_classifier, open_scorings, trained_experiment
+from vitrail.tasks.evaluating import load_classifier, open_scoring, trained_experiment
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.machine import Precision, inspect_machine
 
@@ -113,7 +113,7 @@ def calibrate(
     loaded = load_classifier(run)
     machine, trained = inspect_machine(), trained_experiment(run)
     precision = machine.precision if trained is None else trained.train.precision
-    scored, fitted = open_scorings(run, loaded, source, (split, fit_on))
+    scored, fitted = open_scoring(run, loaded, source, split, fit_on)
     model = loaded.model.to(machine.device)
     outputs = [
         _logits(scoring, model, len(loaded.class_names), precision, batch_size)

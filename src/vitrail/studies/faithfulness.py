@@ -253,7 +253,7 @@ def faithfulness(
         raise ConfigError(f"{num_images} images were to be drawn", expected="1 or more", remedy="Draw 64")
     loaded = load_any(run)
     predictor = Predictor(loaded, merge_tokens=merge_tokens)
-    samples = open_scoring(run, loaded, source, split).source
+    samples = open_scoring(run, loaded, source, split)[0].source
     drawn = np.random.default_rng(seed).permutation(len(samples))[:num_images]
     return measure_faithfulness(
         predictor,

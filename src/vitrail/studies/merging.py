@@ -67,7 +67,7 @@ def token_merging_curve(
     if rounds < 1:
         raise ConfigError(f"{rounds} rounds were to be timed", expected="1 or more", remedy="Choose 7")
     loaded, machine = load_any(run), inspect_machine()
-    scoring = open_scoring(run, loaded, source, split)
+    (scoring,) = open_scoring(run, loaded, source, split)
     model = loaded.model.to(machine.device)
     variants: dict[tuple[int, str], nn.Module] = {(0, "constant"): merge_tokens(model, 0)}
     for schedule in schedules:

@@ -343,7 +343,7 @@ def measure_robustness(
         ).robustness
         means = {row.name: row.mean for row in other.corruptions}
         against = ReferenceErrors(Path(reference).name, other.clean, means)
-    scoring = open_scoring(run, loaded, source, split)
+    (scoring,) = open_scoring(run, loaded, source, split)
     whole = scoring.source
     assert isinstance(whole, ImageSource), "a classifier is scored on images"
     drawn = np.random.default_rng(seed).permutation(len(whole))[:num_images]

@@ -74,27 +74,12 @@ def evaluate(
     return task.as_published(report, dataset, split)
 
 
-def open_scoring(run: str | Path, loaded: LoadedModel, source: str | Path, split: str) -> Scoring:
-    """Open one split of a data set for a saved model; training data is split as it was then.
+def open_scoring(run: str | Path, loaded: LoadedModel, source: str | Path, *splits: str) -> list[Scoring]:
+    """Open splits of a data set for a saved model; training data is split as it was then.
 
     Raises:
         DataError: the data cannot be used, or has classes that the model does not know.
         ConfigError: there is no such split.
-    """
-    return open_scorings(run, loaded, source, (split,))[0]
-
-
-def open_scorings(
-    run: str | Path, loaded: LoadedModel, source: str | Path, splits: Sequence[str]
-) -> list[Scoring]:
-    """Open several splits of a data set for a saved model, inspecting the data once.
-
-    Args:
-        splits: names of splits.
-
-    Raises:
-        DataError: as ``open_scoring``.
-        ConfigError: as ``open_scoring``.
     """
     dataset = _open(task_of_model(loaded), run, loaded, source)
     return [_scoring(loaded, dataset, split) for split in splits]

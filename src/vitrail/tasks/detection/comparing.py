@@ -44,7 +44,7 @@ class AveragePrecision(ComparisonMetric):
         """Return the model's predictions on the test images; they are kept beside the report."""
         loaded = load_any(folder)
         source = open_run(folder).experiment.data.source
-        scoring = open_scoring(folder, loaded, source, "test")
+        (scoring,) = open_scoring(folder, loaded, source, "test")
         evaluator: Any = scoring.objective.evaluator()
         assert isinstance(evaluator, DetectionEvaluator)
         try:
