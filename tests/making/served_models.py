@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from vitrail.serve.running import address_of, bind
 from vitrail.serve.server import BuiltServer, build_server
 from vitrail.serve.settings import ServeSettings
 
+WAIT_S = 30.0  # far more than a thread takes to start on a loaded machine
 NAMES = ["blue", "green", "red"]
 CHANGES = {
     "image_size": (12, 8),
@@ -61,6 +63,21 @@ def picture(seed: int = 0, size: tuple[int, int] = (21, 34), kind: str = "PNG") 
     """Return an encoded image of random pixels, of some width and height."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     return encode(pixels, kind)
+
+
+class Gate:
+    """A model that computes nothing until it is let go, and remembers its batches."""
+
+    def __init__(self, answer: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+        self.may_go, self.has_begun = threading.Event(), threading.Event()
+        self.batches: list[list[Any]] = []
+        self._answer = answer
+
+    def __call__(self, works: Sequence[Any]) -> Sequence[Any]:
+        self.has_begun.set()
+        assert self.may_go.wait(WAIT_S)
+        self.batches.append(list(works))
+        return self._answer(works)
 
 
 @contextmanager

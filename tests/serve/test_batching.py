@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from making.served_models import WAIT_S, Gate
 from vitrail.core.errors import DataError
 from vitrail.serve.batching import (
     GROUPS_KEPT,
@@ -21,28 +22,16 @@ from vitrail.serve.batching import (
 )
 from vitrail.tasks.serving import RefusalError
 
-WAIT_S = 20.0  # far more than a thread takes to start on a loaded machine
 
-
-class Gate:
-    """A model that computes nothing until it is let, and remembers its batches."""
-
-    def __init__(self) -> None:
-        self.may_go, self.has_begun = threading.Event(), threading.Event()
-        self.batches: list[list[Any]] = []
-
-    def __call__(self, works: Sequence[Any]) -> Sequence[Any]:
-        self.has_begun.set()
-        assert self.may_go.wait(WAIT_S)
-        self.batches.append(list(works))
-        if "bad" in works:
-            raise DataError("bad", expected="good", remedy="Mend it")
-        return [DataError("odd", expected="even", remedy="Add") if each == "odd" else each for each in works]
+def answer(works: Sequence[Any]) -> Sequence[Any]:
+    if "bad" in works:
+        raise DataError("bad", expected="good", remedy="Mend it")
+    return [DataError("odd", expected="even", remedy="Add") if each == "odd" else each for each in works]
 
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    made = Gate()
+    made = Gate(answer)
     yield made
     made.may_go.set()
 

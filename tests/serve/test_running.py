@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from making.served_models import picture, running, small_classifier
+from making.served_models import WAIT_S, Gate, picture, running, small_classifier
 from making.small_translators import small_translator
 from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, ConfigError
@@ -37,22 +36,12 @@ from vitrail.serve.settings import (
     find_token,
 )
 
-WAIT_S = 30.0
 
-
-class Gate:
-    """Hold what a hosted model computes until it is let go."""
-
-    def __init__(self, hosting: Hosting, name: str) -> None:
-        self.may_go, self.has_begun = threading.Event(), threading.Event()
-        served: Any = hosting.models[name].served
-        self._answer: Callable[[Sequence[Any]], Sequence[Any]] = served.answer
-        served.answer = self
-
-    def __call__(self, works: Sequence[Any]) -> Sequence[Any]:
-        self.has_begun.set()
-        assert self.may_go.wait(WAIT_S)
-        return self._answer(works)
+def hold(hosting: Hosting) -> Gate:
+    """Hold what the model ``a`` computes until it is let go."""
+    served: Any = hosting.models["a"].served
+    served.answer = gate = Gate(served.answer)
+    return gate
 
 
 def ask(url: str, model: str = "a", path: str = "/predict", **changes: Any) -> httpx.Response:
@@ -85,7 +74,7 @@ def save_classifier(folder: Path) -> Path:
 def test_many_at_once_are_all_answered_or_told_to_come_again_while_another_model_goes_on() -> None:
     sources = {"a": small_classifier(), "b": small_translator()}
     with running(sources, queue=3, max_batch=2) as (url, built), ThreadPoolExecutor(12) as pool:
-        gate = Gate(built.hosting, "a")
+        gate = hold(built.hosting)
         first = pool.submit(ask, url)
         assert gate.has_begun.wait(WAIT_S)
         others = [pool.submit(ask, url) for _ in range(9)]
@@ -105,7 +94,7 @@ def test_many_at_once_are_all_answered_or_told_to_come_again_while_another_model
 
 def test_an_answer_that_takes_too_long_is_given_up_and_not_computed_later() -> None:
     with running({"a": small_classifier()}, timeout_s=1.5) as (url, built), ThreadPoolExecutor(2) as pool:
-        gate = Gate(built.hosting, "a")
+        gate = hold(built.hosting)
         computed = pool.submit(ask, url)
         assert gate.has_begun.wait(WAIT_S)
         waiting = pool.submit(ask, url)
@@ -149,7 +138,7 @@ def test_more_explanations_than_are_allowed_at_once_are_refused() -> None:
         running({"a": small_classifier()}) as (url, built),
         ThreadPoolExecutor(MAX_EXPLANATIONS + 2) as pool,
     ):
-        gate = Gate(built.hosting, "a")
+        gate = hold(built.hosting)
         first = pool.submit(ask, url)
         assert gate.has_begun.wait(WAIT_S)
         others = [pool.submit(ask, url, path="/explain") for _ in range(MAX_EXPLANATIONS + 1)]
@@ -184,7 +173,7 @@ def test_what_is_no_http_is_refused_in_json() -> None:
 
 def test_stopping_answers_what_was_accepted() -> None:
     with running({"a": small_classifier()}) as (url, built), ThreadPoolExecutor(3) as pool:
-        gate = Gate(built.hosting, "a")
+        gate = hold(built.hosting)
         accepted = [pool.submit(ask, url)]
         assert gate.has_begun.wait(WAIT_S)
         accepted += [pool.submit(ask, url) for _ in range(2)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -110,12 +110,11 @@ class Servable(Protocol):
         ...
 
 
-def _collect(module: ModuleType) -> dict[str, Callable[[Source, EngineChoice], Servable]]:
-    found = getattr(module, "SERVED", None)
-    return {} if found is None else {found.task: found}
+def _collect(module: ModuleType) -> dict[str, Any]:
+    return {module.SERVED.task: module.SERVED}
 
 
-SERVED = Registry("served task", "vitrail.tasks", _collect, module="served")
+SERVED: Registry[Any] = Registry("served task", "vitrail.tasks", _collect, module="served")
 """What serves the models of each task: ``SERVED`` in its folder's ``served.py``."""
 
 
@@ -131,7 +130,10 @@ def open_servable(source: str | Path | LoadedModel, choice: EngineChoice) -> Ser
     """
     opened = open_source(source)
     # Benchmark results, which decide the fastest engine, are stored where the model was loaded from.
-    return SERVED[task_of_model(opened).name](source if choice.engine == "auto" else opened, choice)
+    served: Servable = SERVED[task_of_model(opened).name](
+        source if choice.engine == "auto" else opened, choice
+    )
+    return served
 
 
 def open_without_engine(source: Source, choice: EngineChoice, what: str) -> LoadedModel:
