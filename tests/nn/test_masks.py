@@ -14,7 +14,7 @@ from vitrail.nn.masks import (
     padding_mask,
     read_key_mask,
 )
-from vitrail.nn.windows import shifted_window_mask, split_windows
+from vitrail.nn.windows import Windows, split_windows, window_mask
 
 
 def test_causal_mask_lets_a_token_see_itself_and_the_past():
@@ -45,6 +45,14 @@ def test_neighbourhood_mask_measures_rows_and_columns():
             assert patches[query, key] == near
 
 
+def _window_mask(grid, window, shift):
+    windows = Windows(grid, window, shift)
+    mask = window_mask(windows)
+    if mask is None:
+        return torch.ones(windows.num_windows, windows.num_tokens, windows.num_tokens, dtype=torch.bool)
+    return mask[:, 0]
+
+
 @settings(max_examples=20, deadline=None)
 @given(
     windows=st.tuples(st.integers(1, 3), st.integers(1, 3)),
@@ -59,7 +67,7 @@ def test_shifted_windows_join_only_tokens_that_were_near_before_the_roll(windows
     )
     rolled = place.roll((-shift[0], -shift[1]), dims=(0, 1))
 
-    mask = shifted_window_mask(grid, window, shift)[:, 0]
+    mask = _window_mask(grid, window, shift)
 
     places = split_windows(rolled[None], window)  # windows tokens 2
     distance = (places[:, :, None] - places[:, None, :]).abs()
@@ -105,10 +113,11 @@ def test_padding_of_windows_is_seen_by_padding_only(shift):
     is_padding[3:] = is_padding[:, 7:] = 1
     rolled = is_padding.roll((-shift[0], -shift[1]), dims=(0, 1))
 
-    mask = shifted_window_mask(grid, window, shift, padding=padding)[:, 0]
+    inside = (grid[0] - padding[0], grid[1] - padding[1])
+    mask = _window_mask(inside, window, shift)
 
     padded = split_windows(rolled[None, ..., None], window)[..., 0].bool()
     alike = padded[:, :, None] == padded[:, None, :]
     both = padded[:, :, None] & padded[:, None, :]
-    assert torch.equal(mask & ~both, shifted_window_mask(grid, window, shift)[:, 0] & alike & ~both)
+    assert torch.equal(mask & ~both, _window_mask(grid, window, shift) & alike & ~both)
     assert mask[both].all()

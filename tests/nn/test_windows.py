@@ -119,7 +119,7 @@ def _explicit(layer: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Te
         number = (place - by).div(size, rounding_mode="floor")  # windows begin at by, by + size, ...
         together &= number[:, None] == number
     below, aside = down[:, None] - down, right[:, None] - right
-    if isinstance(layer, WindowAttention):
+    if not isinstance(layer, CosineWindowAttention):
         qkv = layer.qkv(x.flatten(1, 2))
         table = layer.relative_bias.table.reshape(2 * window[0] - 1, 2 * window[1] - 1, HEADS)
         near = [

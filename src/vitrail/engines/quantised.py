@@ -218,4 +218,4 @@ def _has_plain_attention(layer: nn.Module) -> bool:
     if isinstance(layer, Attention):
         has_norm = not isinstance(layer.query_norm, nn.Identity)
         return isinstance(layer.score, DotScore) and layer.positions is None and not has_norm
-    return isinstance(layer, WindowAttention)
+    return type(layer) is WindowAttention  # and not the cosine's

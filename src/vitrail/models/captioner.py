@@ -19,7 +19,7 @@ from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CellName
 from vitrail.nn.recurrent_decoder import (
-    AttentionMemory,
+    ContextMemory,
     ImageAttentionDecoder,
     RecurrentStack,
     RecurrentState,
@@ -108,18 +108,18 @@ class ShowAttendTell(nn.Module):
         return self.encoder(images)
 
     @torch.no_grad()
-    def start(self, images: Float[Tensor, "batch ..."]) -> RecurrentState[AttentionMemory]:
+    def start(self, images: Float[Tensor, "batch ..."]) -> RecurrentState[ContextMemory]:
         return self._look(self.encode(images).features if images.ndim == 4 else images)
 
     @torch.no_grad()
     def step(
         self, tokens: Int[Tensor, " rows"], state: DecoderState
-    ) -> tuple[Float[Tensor, "rows vocabulary"], RecurrentState[AttentionMemory]]:
+    ) -> tuple[Float[Tensor, "rows vocabulary"], RecurrentState[ContextMemory]]:
         assert isinstance(state, RecurrentState)
         vectors, state = self.decoder.step(self.dropout(self.table(tokens)), state)
         return self._score(vectors), state
 
-    def _look(self, features: Tensor) -> RecurrentState[AttentionMemory]:
+    def _look(self, features: Tensor) -> RecurrentState[ContextMemory]:
         return self.decoder.start(self.dropout(self.neck(self.norm(features))))
 
     def _score(self, vectors: Tensor) -> Tensor:

@@ -20,6 +20,11 @@ from vitrail.nn.scores import AdditiveScore, DotScore, Score, ScoreName
 from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import Grid
 
+Mask = Bool[Tensor, "batch 1 1 keys"]
+Inputs = Float[Tensor, "batch steps dim"]
+"""What the steps of a sentence read, such as token embeddings."""
+Outputs = Float[Tensor, "batch steps hidden"]
+
 
 class ContextMemory(NamedTuple):
     """A context's keys and values for attention at every step."""
@@ -28,6 +33,10 @@ class ContextMemory(NamedTuple):
     """Keys, projected once."""
     values: Float[Tensor, "batch 1 keys context_dim"]
     """The context itself, which is averaged."""
+
+    @property
+    def num_sentences(self) -> int:
+        return len(self.keys)
 
 
 class ContextAttention(nn.Module):
@@ -87,34 +96,13 @@ class ContextAttention(nn.Module):
         memory: ContextMemory,
         *,
         may_attend: Bool[Tensor, "#batch 1 #queries #keys"] | None = None,
-        grid: Grid | None = None,
+        is_recorded: bool = True,
     ) -> Float[Tensor, "batch queries context_dim"]:
         """Return the average of the context for each query, for one or all steps at a time.
 
         Args:
-            grid: rows and columns of the context where it is an image's, for recorded maps.
+            is_recorded: whether a tap is called; not for one of many steps that are recorded together.
         """
-        grids = None if grid is None else TokenGrids(queries=None, keys=grid)
-        return self._attend(query, memory, may_attend, self.tap, grids)
-
-    def attend_unseen(
-        self,
-        query: Float[Tensor, "batch queries query_dim"],
-        memory: ContextMemory,
-        *,
-        may_attend: Bool[Tensor, "#batch 1 #queries #keys"] | None = None,
-    ) -> Float[Tensor, "batch queries context_dim"]:
-        """As ``forward``, without the tap: for one of many steps that are recorded together."""
-        return self._attend(query, memory, may_attend, None, None)
-
-    def _attend(
-        self,
-        query: Tensor,
-        memory: ContextMemory,
-        may_attend: Tensor | None,
-        tap: Tap | None,
-        grids: TokenGrids | None,
-    ) -> Tensor:
         return attend_by(
             self.query_projection(query)[:, None],
             memory.keys,
@@ -122,15 +110,11 @@ class ContextAttention(nn.Module):
             score=self.score,
             may_attend=may_attend,
             dropout=self.dropout if self.training else 0.0,
-            tap=tap,
+            tap=self.tap if is_recorded else None,
             kind="cross",
-            grids=grids,
             attend=self.attend,
             drop=self.drop,
         )[:, 0]
-
-
-Mask = Bool[Tensor, "batch 1 1 keys"]
 
 
 class AttentionMemory(NamedTuple):
@@ -143,7 +127,7 @@ class AttentionMemory(NamedTuple):
 
     @property
     def num_sentences(self) -> int:
-        return len(self.may_attend)
+        return self.context.num_sentences
 
 
 class SummaryMemory(NamedTuple):
@@ -159,7 +143,7 @@ class SummaryMemory(NamedTuple):
         return len(self.summary)
 
 
-Memory = TypeVar("Memory", AttentionMemory, SummaryMemory)
+Memory = TypeVar("Memory", ContextMemory, AttentionMemory, SummaryMemory)
 
 
 @dataclass(frozen=True)
@@ -275,16 +259,10 @@ class AttentionReadout(nn.Module):
         memory = self.attention.remember(encoding.states)
         return AttentionMemory(memory._replace(values=self.of_context(memory.values)), may_attend)
 
-    def forward(
-        self, hidden: Float[Tensor, "batch queries hidden"], memory: AttentionMemory
-    ) -> Float[Tensor, "batch queries hidden"]:
-        context = self.attention(hidden, memory.context, may_attend=memory.may_attend)
-        return self.join(context, hidden)
-
-    def join(
-        self, context: Float[Tensor, "batch queries hidden"], hidden: Float[Tensor, "batch queries hidden"]
-    ) -> Float[Tensor, "batch queries hidden"]:
-        """Return the attentional vector of projected context and state."""
+    def forward(self, hidden: Outputs, memory: AttentionMemory, *, is_recorded: bool = True) -> Outputs:
+        context = self.attention(
+            hidden, memory.context, may_attend=memory.may_attend, is_recorded=is_recorded
+        )
         return (context + self.of_state(hidden)).tanh()
 
 
@@ -305,9 +283,7 @@ class SummaryReadout(nn.Module):
     def remember(self, encoding: Encoding) -> SummaryMemory:
         return SummaryMemory(encoding.summary, self.of_context(encoding.summary)[:, None])
 
-    def forward(
-        self, hidden: Float[Tensor, "batch queries hidden"], memory: SummaryMemory
-    ) -> Float[Tensor, "batch queries hidden"]:
+    def forward(self, hidden: Outputs, memory: SummaryMemory) -> Outputs:
         return (memory.share + self.of_state(hidden)).tanh()
 
 
@@ -328,21 +304,18 @@ class SummaryDecoder(nn.Module):
         """Return the state before the first step; the summary needs no mask."""
         return RecurrentState(self.stack.begin(encoding.summary), None, self.readout.remember(encoding))
 
-    def forward(
-        self, x: Float[Tensor, "batch steps dim"], state: RecurrentState[SummaryMemory]
-    ) -> Float[Tensor, "batch steps hidden"]:
-        memory = state.memory
-        summaries = memory.summary[:, None].expand(-1, x.shape[1], -1)
+    def forward(self, x: Inputs, state: RecurrentState[SummaryMemory]) -> Outputs:
+        summaries = state.memory.summary[:, None].expand(-1, x.shape[1], -1)
         hidden = self.stack.read(torch.cat((x, summaries), dim=-1).transpose(0, 1), state.layers)
-        return self.readout(hidden.transpose(0, 1), memory)
+        return self.readout(hidden.transpose(0, 1), state.memory)
 
     def step(
         self, x: Float[Tensor, "rows dim"], state: RecurrentState[SummaryMemory]
     ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[SummaryMemory]]:
-        memory = state.memory
-        summaries = memory.summary.repeat_interleave(state.num_rows // memory.num_sentences, dim=0)
-        layers = self.stack.advance(self.stack.enter(torch.cat((x, summaries), dim=-1)), state.layers)
-        vectors = self.readout(_by_sentence(layers, state.memory), memory).flatten(0, 1)
+        count = state.num_rows // state.memory.num_sentences
+        x = torch.cat((x, state.memory.summary.repeat_interleave(count, dim=0)), dim=-1)
+        layers = self.stack.advance(self.stack.enter(x), state.layers)
+        vectors = self.readout(_by_sentence(layers, state.memory), state.memory).flatten(0, 1)
         return vectors, dataclasses.replace(state, layers=layers)
 
 
@@ -360,9 +333,7 @@ class AttentionDecoder(nn.Module):
         memory = self.readout.remember(encoding, may_attend)
         return RecurrentState(self.stack.begin(encoding.summary), None, memory)
 
-    def forward(
-        self, x: Float[Tensor, "batch steps dim"], state: RecurrentState[AttentionMemory]
-    ) -> Float[Tensor, "batch steps hidden"]:
+    def forward(self, x: Inputs, state: RecurrentState[AttentionMemory]) -> Outputs:
         hidden = self.stack.read(x.transpose(0, 1), state.layers)
         return self.readout(hidden.transpose(0, 1), state.memory)
 
@@ -396,41 +367,32 @@ class InputFeedingDecoder(nn.Module):
         fed = torch.zeros_like(encoding.summary)
         return RecurrentState(self.stack.begin(encoding.summary), fed, memory)
 
-    def forward(
-        self, x: Float[Tensor, "batch steps dim"], state: RecurrentState[AttentionMemory]
-    ) -> Float[Tensor, "batch steps hidden"]:
-        assert state.fed is not None
-        layers, fed, memory, attention = state.layers, state.fed, state.memory, self.readout.attention
+    def forward(self, x: Inputs, state: RecurrentState[AttentionMemory]) -> Outputs:
         vectors, queries = [], []
         for gates in self.stack.enter(x.transpose(0, 1)).unbind():
-            layers, fed = self._advance(gates, layers, fed, memory, attention.attend_unseen)
-            vectors.append(fed)
-            queries.append(layers[-1][0])
-        if attention.tap is not None:
+            state = self._advance(gates, state, is_recorded=False)
+            vectors.append(state.fed)
+            queries.append(state.layers[-1][0])
+        if self.readout.attention.tap is not None:
             # One map of all steps, as from a decoder that computes them at once.
-            attention(torch.stack(queries, dim=1), memory.context, may_attend=memory.may_attend)
+            self.readout(torch.stack(queries, dim=1), state.memory)
         return torch.stack(vectors, dim=1)
 
     def step(
         self, x: Float[Tensor, "rows dim"], state: RecurrentState[AttentionMemory]
     ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[AttentionMemory]]:
+        state = self._advance(self.stack.enter(x), state, is_recorded=True)
         assert state.fed is not None
-        gates, attention = self.stack.enter(x), self.readout.attention
-        layers, fed = self._advance(gates, state.layers, state.fed, state.memory, attention)
-        return fed, dataclasses.replace(state, layers=layers, fed=fed)
+        return state.fed, state
 
     def _advance(
-        self,
-        gates: Tensor,
-        layers: tuple[CellState, ...],
-        fed: Tensor,
-        memory: AttentionMemory,
-        attend: Callable[..., Tensor],
-    ) -> tuple[tuple[CellState, ...], Tensor]:
-        layers = self.stack.advance(torch.addmm(gates, fed, self.feed.weight.T), layers)
-        hidden = _by_sentence(layers, memory)
-        context = attend(hidden, memory.context, may_attend=memory.may_attend)
-        return layers, self.readout.join(context, hidden).flatten(0, 1)
+        self, gates: Tensor, state: RecurrentState[AttentionMemory], *, is_recorded: bool
+    ) -> RecurrentState[AttentionMemory]:
+        assert state.fed is not None
+        layers = self.stack.advance(torch.addmm(gates, state.fed, self.feed.weight.T), state.layers)
+        hidden = _by_sentence(layers, state.memory)
+        fed = self.readout(hidden, state.memory, is_recorded=is_recorded).flatten(0, 1)
+        return dataclasses.replace(state, layers=layers, fed=fed)
 
 
 def _by_sentence(layers: tuple[CellState, ...], memory: Memory) -> Float[Tensor, "batch queries hidden"]:
@@ -475,17 +437,15 @@ class ImageAttentionDecoder(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
         nn.init.zeros_(self.gate.bias)
 
-    def start(self, features: Float[Tensor, "batch patches hidden"]) -> RecurrentState[AttentionMemory]:
+    def start(self, features: Float[Tensor, "batch patches hidden"]) -> RecurrentState[ContextMemory]:
         """Return the state before the first step, one row per image."""
-        batch, num_patches, _ = features.shape
-        everywhere = torch.ones(batch, 1, 1, num_patches, dtype=torch.bool, device=features.device)
-        memory = AttentionMemory(self.attention.remember(features), everywhere)
+        memory = self.attention.remember(features)
         return RecurrentState(self.stack.begin(features.mean(dim=1)), None, memory)
 
     def forward(
         self,
         x: Float[Tensor, "batch captions steps dim"],
-        state: RecurrentState[AttentionMemory],
+        state: RecurrentState[ContextMemory],
         *,
         grid: Grid | None = None,
     ) -> Written:
@@ -495,7 +455,7 @@ class ImageAttentionDecoder(nn.Module):
             grid: rows and columns of the image features, for recorded maps.
         """
         images, captions, steps = x.shape[:3]
-        layers, memory = state.layers, state.memory.context
+        layers, memory = state.layers, state.memory
         entered = self.stack.enter(x.flatten(0, 1).transpose(0, 1))  # steps rows gates
         hidden, glimpses, weights = [], [], []
         for gates in entered.unbind():
@@ -509,11 +469,11 @@ class ImageAttentionDecoder(nn.Module):
         return Written(x + change.reshape(images, captions, steps, -1), seen)
 
     def step(
-        self, x: Float[Tensor, "rows dim"], state: RecurrentState[AttentionMemory]
-    ) -> tuple[Float[Tensor, "rows dim"], RecurrentState[AttentionMemory]]:
+        self, x: Float[Tensor, "rows dim"], state: RecurrentState[ContextMemory]
+    ) -> tuple[Float[Tensor, "rows dim"], RecurrentState[ContextMemory]]:
         """Return the output layer's input for each row's next word, and the new state."""
-        layers, glimpse, shares = self._advance(self.stack.enter(x), state.layers, state.memory.context)
-        self._show(shares.flatten(0, 1)[:, None], state.memory.context, shares.shape[1], None)
+        layers, glimpse, shares = self._advance(self.stack.enter(x), state.layers, state.memory)
+        self._show(shares.flatten(0, 1)[:, None], state.memory, shares.shape[1], None)
         vectors = x + self.of_state(layers[-1][0]) + self.of_glimpse(glimpse)
         return vectors, dataclasses.replace(state, layers=layers)
 
@@ -522,7 +482,7 @@ class ImageAttentionDecoder(nn.Module):
     ) -> tuple[tuple[CellState, ...], Tensor, Tensor]:
         """Take one step; return the states, the gated context, and the weights by image."""
         hidden = layers[-1][0]
-        asking = hidden.unflatten(0, (memory.keys.shape[0], -1))  # batch captions hidden
+        asking = hidden.unflatten(0, (memory.num_sentences, -1))  # batch captions hidden
         score = self.attention.score
         assert isinstance(score, AdditiveScore), "the weights are taken from its scores"
         scores = score(self.attention.query_projection(asking)[:, None], memory.keys)

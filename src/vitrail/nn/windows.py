@@ -127,61 +127,33 @@ def window_positions(
     return patches.reshape(-1, windows.num_tokens)
 
 
-def shifted_window_mask(
-    grid: Grid,
-    window: tuple[int, int],
-    shift: tuple[int, int],
-    *,
-    padding: tuple[int, int] = (0, 0),
-    device: torch.device | None = None,
-) -> Bool[Tensor, "windows 1 tokens tokens"]:
-    """Let a token see those of its window that were its neighbours before the grid was rolled.
-
-    The grid is rolled up and left by ``shift`` and cut into windows; those at the far edges then hold
-    tokens from opposite sides of the image, which must not see each other. Padding is seen by padding only,
-    so that every token sees at least itself.
-
-    Args:
-        grid: rows and columns of the tokens, multiples of the window's.
-        shift: by how many rows and columns the grid was rolled; 0 keeps an axis whole.
-        padding: how many of the last rows and columns, before the roll, are not of the image.
-
-    Returns:
-        One mask for each window, row by row.
-
-    Paper: Liu et al. 2021 (Swin), section 3.2, figure 4.
-    """
-    regions = [
-        _regions(length, size, by, device) for length, size, by in zip(grid, window, shift, strict=True)
-    ]
-    region = regions[0][:, None] * 3 + regions[1]  # rows columns
-    if any(padding):
-        down, right = (
-            torch.arange(length, device=device).roll(-by) >= length - pad
-            for length, by, pad in zip(grid, shift, padding, strict=True)
-        )
-        region = region.masked_fill(down[:, None] | right, PADDING_REGION)
-    windows = split_windows(region[None, :, :, None].float(), window)[..., 0]  # windows tokens
-    return (windows[:, :, None] == windows[:, None, :])[:, None]  # windows 1 tokens tokens
-
-
-def _regions(length: int, window: int, shift: int, device: torch.device | None) -> Tensor:
-    """Number the regions of a rolled axis: untouched windows, the last window's own part, what wrapped."""
-    positions = torch.arange(length, device=device)
-    if shift == 0:
-        return torch.zeros_like(positions)
-    return (positions >= length - window).long() + (positions >= length - shift).long()
-
-
 def window_mask(
     windows: Windows, *, device: torch.device | None = None
 ) -> Bool[Tensor, "windows 1 tokens tokens"] | None:
-    """Return the attention mask inside each window; None if all tokens see all of their window."""
+    """Let a token see those of its window that were its neighbours before the grid was rolled.
+
+    The windows at the far edges of the rolled grid hold tokens from opposite sides of the image, which must
+    not see each other. Padding is seen by padding only, so that every token sees at least itself.
+
+    Returns:
+        One mask for each window, row by row; None if all tokens see all of their window.
+
+    Paper: Liu et al. 2021 (Swin), section 3.2, figure 4.
+    """
     if not any(windows.shift) and not any(windows.padding):
         return None
-    return shifted_window_mask(
-        windows.completed, windows.size, windows.shift, padding=windows.padding, device=device
-    )
+    regions, are_padding = [], []
+    axes = zip(windows.completed, windows.size, windows.shift, windows.padding, strict=True)
+    for length, size, shift, padding in axes:
+        positions = torch.arange(length, device=device)
+        # Untouched windows, the last window's own part, and what wrapped around.
+        region = (positions >= length - size).long() + (positions >= length - shift).long()
+        regions.append(region if shift else torch.zeros_like(positions))
+        are_padding.append(positions.roll(-shift) >= length - padding)
+    region = regions[0][:, None] * 3 + regions[1]  # rows columns
+    region = region.masked_fill(are_padding[0][:, None] | are_padding[1], PADDING_REGION)
+    split = split_windows(region[None, :, :, None].float(), windows.size)[..., 0]  # windows tokens
+    return (split[:, :, None] == split[:, None, :])[:, None]  # windows 1 tokens tokens
 
 
 class WindowAttention(nn.Module):
@@ -197,6 +169,7 @@ class WindowAttention(nn.Module):
 
     attend = staticmethod(attend)
 
+    scale: float | None = None
     mask: Tensor | None
     tap: Tap | None
 
@@ -227,26 +200,42 @@ class WindowAttention(nn.Module):
             may_attend: always None: windows make their own mask.
             grid: rows and columns of the image's tokens.
         """
-        windows = _fit(self, grid)
-        qkv = self.qkv(x).reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()  # windows heads tokens d, each
-        mixed = _attend(self, windows, query, key, value, scale=None)
-        return self.projection(mixed.reshape(x.shape))
+        assert grid is not None, "windows need the grid"
+        windows = fit_windows(grid, self.windows.size, shifted=self.shifted)
+        query, key, value = self.split_heads(x, windows.num_tokens)
+        mask = self.mask if windows == self.windows else window_mask(windows, device=x.device)
+        bias = _bias_of_window(self.relative_bias, self.windows.size, windows.size)
+        batch = query.shape[0] // windows.num_windows
+        if self.tap is not None:
+            positions = window_positions(windows, device=x.device)
+            grids = TokenGrids(queries=grid, keys=grid, windows=(positions, positions))
+            of_all = None if mask is None else _repeat(mask, batch)
+            self.tap(query, key, bias=bias, may_attend=of_all, scale=self.scale, kind="self", grids=grids)
+        bias = bias.to(query.dtype)
+        if mask is not None:
+            # Made for the windows of one image, then copied for each image: the mask is not read for each
+            # head.
+            bias = _repeat(torch.where(mask, bias, -math.inf), batch)
+        result = self.attend(query, key, value, bias=bias, scale=self.scale)
+        if self.tap is not None:
+            self.tap.take_result(value, result)
+        return self.projection(result.transpose(1, 2).reshape(x.shape))
+
+    def split_heads(self, x: Tokens, window_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values (windows heads tokens dim)."""
+        qkv = self.qkv(x).reshape(-1, window_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
+        return query, key, value
 
 
-class CosineWindowAttention(nn.Module):
-    """Attend inside windows by the cosine of query and key over a learned temperature.
-
-    Arguments are those of ``WindowAttention``; keys have no bias.
+class CosineWindowAttention(WindowAttention):
+    """Attend inside windows by the cosine of query and key over a learned temperature; keys have no bias.
 
     Paper: Liu et al. 2022 (Swin V2), equation 2.
     """
 
-    attend = staticmethod(attend)
     linear = staticmethod(F.linear)
-
-    mask: Tensor | None
-    tap: Tap | None
+    scale = 1.0
 
     def __init__(
         self,
@@ -258,36 +247,25 @@ class CosineWindowAttention(nn.Module):
         bias: nn.Module,
         qkv_bias: bool = True,
     ) -> None:
-        super().__init__()
-        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
-        self.num_heads, self.windows, self.shifted = num_heads, windows, shifted
-        self.qkv = Linear(dim, 3 * dim, bias=False)
+        super().__init__(dim, num_heads, windows=windows, shifted=shifted, bias=bias, qkv_bias=False)
         self.query_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
         self.value_bias = nn.Parameter(torch.zeros(dim)) if qkv_bias else None
         self.log_scale = nn.Parameter(torch.full((num_heads,), math.log(INITIAL_SCALE)))
-        self.relative_bias = bias
-        self.projection = Linear(dim, dim)
-        self.register_buffer("mask", window_mask(windows), persistent=False)
-        self.tap = None
 
-    def forward(self, x: Tokens, *, may_attend: None = None, grid: Grid | None = None) -> Tokens:
-        windows = _fit(self, grid)
-        qkv = self.linear(x, self.qkv.weight, self._qkv_bias())
-        qkv = qkv.reshape(-1, windows.num_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
+    def split_heads(self, x: Tokens, window_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return L2-normalised queries and keys, the queries times the scale of their head, and values."""
+        bias = None
+        if self.query_bias is not None and self.value_bias is not None:
+            bias = torch.cat((self.query_bias, torch.zeros_like(self.query_bias), self.value_bias))
+        qkv = self.linear(x, self.qkv.weight, bias)
+        qkv = qkv.reshape(-1, window_tokens, 3, self.num_heads, x.shape[-1] // self.num_heads)
         value = qkv[:, :, 2].transpose(1, 2)  # windows heads tokens d
         query, key = self._normalise(qkv[:, :, :2]).permute(2, 0, 3, 1, 4).unbind()
-        mixed = _attend(self, windows, query, key, value, scale=1.0)
-        return self.projection(mixed.reshape(x.shape))
-
-    def _qkv_bias(self) -> Tensor | None:
-        if self.query_bias is None or self.value_bias is None:
-            return None
-        return torch.cat((self.query_bias, torch.zeros_like(self.query_bias), self.value_bias))
+        return query, key, value
 
     def _normalise(
         self, query_key: Float[Tensor, "windows tokens 2 heads dim"]
     ) -> Float[Tensor, "windows tokens 2 heads dim"]:
-        """Return both L2-normalised, the queries times the scale of their head."""
         return query_key * self._factors(query_key)
 
     def _factors(self, query_key: Tensor) -> Tensor:
@@ -295,39 +273,6 @@ class CosineWindowAttention(nn.Module):
         scales = torch.stack((scale, torch.ones_like(scale)))[..., None]  # 2 heads 1
         norms = torch.linalg.vector_norm(query_key, dim=-1, keepdim=True).clamp(min=MIN_NORM)
         return (scales.to(norms.dtype) / norms).to(query_key.dtype)
-
-
-def _fit(layer: WindowAttention | CosineWindowAttention, grid: Grid | None) -> Windows:
-    assert grid is not None, "windows need the grid"
-    return fit_windows(grid, layer.windows.size, shifted=layer.shifted)
-
-
-def _attend(
-    layer: WindowAttention | CosineWindowAttention,
-    windows: Windows,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    scale: float | None,
-) -> Float[Tensor, "windows tokens heads dim"]:
-    """Attend inside the windows of all images, which are the batch."""
-    mask = layer.mask if windows == layer.windows else window_mask(windows, device=query.device)
-    bias = _bias_of_window(layer.relative_bias, layer.windows.size, windows.size)
-    batch = query.shape[0] // windows.num_windows
-    if layer.tap is not None:
-        patches = window_positions(windows, device=query.device)
-        grids = TokenGrids(queries=windows.grid, keys=windows.grid, windows=(patches, patches))
-        of_all = None if mask is None else _repeat(mask, batch)
-        layer.tap(query, key, bias=bias, may_attend=of_all, scale=scale, kind="self", grids=grids)
-    bias = bias.to(query.dtype)
-    if mask is not None:
-        # Made for the windows of one image, then copied for each image: the mask is not read for each head.
-        bias = _repeat(torch.where(mask, bias, -math.inf), batch)
-    result = layer.attend(query, key, value, bias=bias, scale=scale)
-    if layer.tap is not None:
-        layer.tap.take_result(value, result)
-    return result.transpose(1, 2)
 
 
 def _repeat(of_windows: Tensor, batch: int) -> Tensor:
