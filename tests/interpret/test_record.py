@@ -9,7 +9,9 @@ from vitrail.interpret import record
 from vitrail.interpret.record import record_attention
 from vitrail.models import build
 from vitrail.nn.attention import Attention, attend, attention_weights
+from vitrail.nn.detr_attention import DetrAttention
 from vitrail.nn.masks import causal_mask
+from vitrail.nn.sequence_positions import SequenceRelativeBias
 
 TINY = {"width": 12, "depth": 3, "num_heads": 2, "num_classes": 5, "patch_size": 8, "image_size": (16, 24)}
 
@@ -61,13 +63,15 @@ def test_recording_leaves_outputs_and_gradients_bitwise_unchanged(model, images,
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_recorded_map_times_the_values_is_the_fused_result(dtype):
     fused = []
-    layer = Attention(12, 3).to(dtype)
+    positions = SequenceRelativeBias(3)
+    nn.init.normal_(positions.table)
+    layer = Attention(12, 3, positions=positions).to(dtype)
     layer.attend = lambda query, key, value, **options: (
         fused.append((value, attend(query, key, value, **options))) or fused[-1][1]
     )
-    x, bias = torch.randn(2, 5, 12, dtype=dtype), torch.randn(1, 3, 1, 5, dtype=dtype)
+    x = torch.randn(2, 5, 12, dtype=dtype)
     with torch.no_grad(), record_attention(layer) as maps:
-        layer(x, bias=bias, may_attend=causal_mask(5))
+        layer(x, may_attend=causal_mask(5))
 
     value, result = fused[0]
     tolerance = 1e-5 if dtype == torch.float32 else 0.02  # one rounding to 8 bits of mantissa
@@ -154,11 +158,11 @@ def test_a_query_that_is_not_there_is_refused_and_the_taps_are_removed(model, im
     assert len(maps) == 3
 
 
-def test_cross_attention_says_so_and_has_no_grid_unless_told():
-    layer = Attention(6, 2)
+def test_cross_attention_says_so_and_has_no_grid_unless_given():
+    layer, x, context = DetrAttention(6, 2), torch.randn(2, 5, 6), torch.randn(2, 7, 6)
     with record_attention(layer) as maps:
-        layer(torch.randn(2, 5, 6), context=torch.randn(2, 7, 6))
-        layer(torch.randn(2, 5, 6), context=torch.randn(2, 7, 6), grid=(2, 3))
+        for grid in (None, (2, 3)):
+            layer(x, positions=x, context=context, context_positions=context, grid=grid)
     assert [(each.kind, each.grid, each.num_prefix) for each in maps] == [
         ("cross", None, 0),
         ("cross", (2, 3), 1),

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Attention
-from vitrail.nn.blocks import MLP, Block, DropPath, LayerScale
+from vitrail.nn.blocks import MLP, Block, DropPath
+from vitrail.nn.linear import LayerScale
 
 
 class Mixer(nn.Module):

@@ -11,14 +11,8 @@ from torch import nn
 
 from vitrail.models.swin import PatchMerging, merge_squares
 from vitrail.models.swinv2 import PostNormPatchMerging
-from vitrail.nn.patches import (
-    ChannelLayerNorm,
-    PatchEmbed,
-    join_patches,
-    pad_to_multiple,
-    split_patches,
-    widen_to_stride,
-)
+from vitrail.nn.convolution import ChannelLayerNorm, widen_to_stride
+from vitrail.nn.patches import PatchEmbed, pad_to_multiple, split_patches
 from vitrail.nn.stems import ConvStem, PatchMLP
 from vitrail.nn.windows import join_windows, split_windows
 
@@ -32,7 +26,8 @@ def test_joining_undoes_splitting_into_patches(grid, size):
     patches = split_patches(images, size)
 
     assert patches.shape == (2, grid[0] * grid[1], 3 * size[0] * size[1])
-    assert torch.equal(join_patches(patches, grid, size), images)
+    joined = F.fold(patches.mT, images.shape[2:], kernel_size=size, stride=size)
+    assert torch.equal(joined, images)
 
 
 def test_a_patch_holds_its_own_pixels_channel_by_channel():

@@ -69,14 +69,6 @@ def test_steps_one_by_one_equal_all_at_once_and_do_not_see_padding(name):
     torch.testing.assert_close(torch.cat(apart, dim=1), together, rtol=1e-5, atol=1e-6)
 
 
-def test_context_attention_over_an_image_records_its_grid():
-    layer = ContextAttention(4, 6)
-    with record_attention(layer) as maps:
-        layer(torch.randn(1, 1, 4), layer.remember(torch.randn(1, 15, 6)), grid=(3, 5))
-    assert maps[0].grid == (3, 5)
-    assert maps[0].query_grid is None
-
-
 DIM, HIDDEN, STEPS, TOKENS = 3, 6, 5, 7
 LENGTHS = torch.tensor([4, 7])
 SCORES = ["additive", "general", "dot", "scaled_dot"]

@@ -173,14 +173,14 @@ def test_attention_places_its_tokens_inside_the_softmax_and_records_it(scheme, g
     for parameter in positions.parameters():
         nn.init.normal_(parameter)
     layer, num_tokens = Attention(8, 2, positions=positions), 1 + math.prod(grid)
-    x, extra = torch.randn(2, num_tokens, 8), torch.randn(1, 2, num_tokens, num_tokens)
+    x = torch.randn(2, num_tokens, 8)
     query, key, value = layer.qkv(x).reshape(2, num_tokens, 3, 2, 4).permute(2, 0, 3, 1, 4)
     query, key, bias = positions.place(query, key, grid=grid)
     assert (bias is None) == (scheme in (GridRotary, SequenceRotary))
-    weights = (query @ key.transpose(-2, -1) / 2 + (0 if bias is None else bias) + extra).softmax(-1)
+    weights = (query @ key.transpose(-2, -1) / 2 + (0 if bias is None else bias)).softmax(-1)
 
     with record_attention(layer) as maps:
-        out = layer(x, grid=grid, bias=extra)
+        out = layer(x, grid=grid)
 
     torch.testing.assert_close(maps[0].weights, weights, rtol=1e-4, atol=1e-6)
     assert maps[0].num_prefix == 1

@@ -1,7 +1,8 @@
-"""When tensor values may be read."""
+"""When tensor values may be read, and operations that keep their type."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,3 +14,10 @@ def can_read_values(x: Tensor) -> bool:
     import torch
 
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def without_autocast(device: str) -> AbstractContextManager[object]:
+    """Disable autocast; the meta device, which counts shapes, has none to disable."""
+    import torch
+
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()

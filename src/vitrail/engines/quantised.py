@@ -216,6 +216,5 @@ def quantisable_layers(model: nn.Module) -> dict[str, nn.Linear]:
 def _has_plain_attention(layer: nn.Module) -> bool:
     """Return whether queries, keys and values are used as they are, in any type."""
     if isinstance(layer, Attention):
-        has_norm = not isinstance(layer.query_norm, nn.Identity)
-        return isinstance(layer.score, DotScore) and layer.positions is None and not has_norm
+        return isinstance(layer.score, DotScore) and layer.positions is None
     return type(layer) is WindowAttention  # and not the cosine's

@@ -19,10 +19,11 @@ from vitrail.core.config import Config
 from vitrail.models.contract import ImageModelConfig, check_images
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, Dropout, NormPlace, drop_path_rates
+from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.heads import DistilledHead, FlattenPool, MeanPool, MLPHead, PrefixPool
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
-from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
+from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.positions import LearnedGridPositions
 from vitrail.nn.relative import GridRelativeBias, PairwiseBias
 from vitrail.nn.rotary import GridRotary

@@ -16,8 +16,8 @@ from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.blocks import MLP
+from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.linear import draw_linear_layers
-from vitrail.nn.patches import ChannelLayerNorm
 from vitrail.nn.pooling_attention import NORM_EPS, DecomposedRelativePositions, PoolingAttention, PoolingBlock
 from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, map_to_tokens
 

@@ -19,8 +19,8 @@ from vitrail.models.contract import ModelConfig, check_images
 from vitrail.models.pvt import PVTConfig
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import DropPath
+from vitrail.nn.convolution import ChannelLayerNorm, widen_to_stride
 from vitrail.nn.linear import Linear
-from vitrail.nn.patches import ChannelLayerNorm, widen_to_stride
 from vitrail.nn.reduction import PooledReduction, ReducedAttention, StridedReduction
 from vitrail.nn.tokens import (
     FeatureMap,

@@ -14,8 +14,9 @@ from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.blocks import MLP, Block, drop_path_rates
+from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.mixers.lstm import GridLSTM
-from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
+from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, tokens_to_map
 
 

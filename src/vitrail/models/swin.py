@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.blocks import MLP, Block, drop_path_rates
+from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.linear import Linear, draw_linear_layers
-from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed
+from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.relative import GridRelativeBias
 from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens
 from vitrail.nn.windows import WindowAttention, Windows, WindowStage, fit_windows

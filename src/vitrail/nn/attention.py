@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from vitrail.nn.cache import LayerCache
 from vitrail.nn.linear import Linear
+from vitrail.nn.masks import masked_softmax
 from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
 from vitrail.nn.tap import Tap, TokenGrids
-from vitrail.nn.tokens import Bias, Grid, Mask
+from vitrail.nn.tokens import Bias, Grid, Mask, Tokens
 
 
 def attend(
@@ -71,7 +72,9 @@ def attention_weights(
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = (query * scale) @ key.transpose(-2, -1)
-    return _softmax(scores, bias, may_attend).to(query.dtype)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    return masked_softmax(scores, may_attend).to(query.dtype)
 
 
 def attend_by(
@@ -100,7 +103,10 @@ def attend_by(
         drop: drops weights of other scores.
     """
     if isinstance(score, AdditiveScore):
-        weights = _softmax(score(query, key), bias, may_attend).to(value.dtype)
+        scores = score(query, key)
+        if bias is not None:
+            scores = scores + bias.to(scores.dtype)
+        weights = masked_softmax(scores, may_attend).to(value.dtype)
         if tap is not None:
             tap.take_weights(weights, kind=kind, grids=grids)
         result = drop(weights, dropout) @ value
@@ -116,23 +122,20 @@ def attend_by(
 
 
 class Attention(nn.Module):
-    """Multi-head attention, to the tokens themselves or to those of a context.
+    """Multi-head self-attention.
 
-    Query, key and value weights are one matrix, so self-attention computes all three in one product.
+    Query, key and value weights are one matrix, so that all three are one product.
 
     Args:
         qkv_bias: whether queries, keys and values have a bias.
-        qk_norm: from a head's width to the norm of queries and keys; None for no norm.
         dropout: probability that an attention weight is dropped.
         score: a name of ``nn.scores``.
-        positions: a ``PositionScheme`` (``nn.relative``) for self-attention; None if positions are added to
-            the tokens.
+        positions: a ``PositionScheme`` (``nn.relative``); None if positions are added to the tokens.
 
-    Paper: Vaswani et al. 2017, section 3.2.2; query and key norm: Dehghani et al. 2023, section 2.
+    Paper: Vaswani et al. 2017, section 3.2.2.
     """
 
     attend = staticmethod(attend)
-    linear = staticmethod(F.linear)
     drop = staticmethod(F.dropout)
 
     tap: Tap | None
@@ -144,7 +147,6 @@ class Attention(nn.Module):
         num_heads: int,
         *,
         qkv_bias: bool = True,
-        qk_norm: Callable[[int], nn.Module] | None = None,
         dropout: float = 0.0,
         score: ScoreName = "scaled_dot",
         positions: nn.Module | None = None,
@@ -153,8 +155,6 @@ class Attention(nn.Module):
         assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
         self.num_heads, self.head_dim, self.dropout = num_heads, dim // num_heads, dropout
         self.qkv = Linear(dim, 3 * dim, bias=qkv_bias)
-        self.query_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
-        self.key_norm = qk_norm(self.head_dim) if qk_norm else nn.Identity()
         self.score = build_score(score, num_heads=num_heads, dim=self.head_dim)
         self.positions = positions
         self.projection = Linear(dim, dim)
@@ -162,32 +162,26 @@ class Attention(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch queries dim"],
+        x: Tokens,
         *,
-        context: Float[Tensor, "batch keys dim"] | None = None,
-        bias: Bias | None = None,
         may_attend: Mask | None = None,
         grid: Grid | None = None,
         cache: LayerCache | None = None,
-    ) -> Float[Tensor, "batch queries dim"]:
+    ) -> Tokens:
         """Return new tokens.
 
         Args:
-            x: the queries; with a cache, the newest token of each hypothesis.
-            context: keys and values; None means ``x`` itself.
-            grid: rows and columns of the keys where they are an image's, after any prefix tokens; for
-                position schemes of a grid and recorded maps.
+            x: with a cache, the newest token of each hypothesis.
+            grid: rows and columns of an image's tokens, after any prefix tokens; for position schemes of a
+                grid and recorded maps.
             cache: in decoding, keys and values of the earlier tokens; the newest are added to it.
         """
-        query, key, value = self.split_heads(x, context)
-        query, key = self.query_norm(query).to(value.dtype), self.key_norm(key).to(value.dtype)
+        query, key, value = self.split_heads(x)
+        bias = None
         if cache is not None:
             query, key, value, bias = cache.extend(query, key, value, self.positions)
         elif self.positions is not None:
-            assert context is None, "positions inside attention are those of self-attention"
-            query, key, placed = self.positions.place(query, key, grid=grid)  # type: ignore[operator]
-            if placed is not None:
-                bias = placed if bias is None else bias + placed
+            query, key, bias = self.positions.place(query, key, grid=grid)  # type: ignore[operator]
         out = attend_by(
             query,
             key,
@@ -197,36 +191,14 @@ class Attention(nn.Module):
             may_attend=may_attend,
             dropout=self.dropout if self.training else 0.0,
             tap=self.tap,
-            kind="self" if context is None else "cross",
-            grids=None if grid is None else TokenGrids(queries=grid if context is None else None, keys=grid),
+            grids=None if grid is None else TokenGrids(queries=grid, keys=grid),
             attend=self.attend,
             drop=self.drop,
         )
         return self.projection(out.transpose(1, 2).flatten(2))
 
-    def split_heads(
-        self, x: Float[Tensor, "batch queries dim"], context: Float[Tensor, "batch keys dim"] | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values (batch heads tokens dim), before norms and positions."""
-        batch, heads = x.shape[0], (self.num_heads, self.head_dim)
-        if context is None:
-            qkv = self.qkv(x).reshape(batch, -1, 3, *heads).permute(2, 0, 3, 1, 4)  # 3 b h n d
-            query, key, value = qkv.unbind()
-            return query, key, value
-        dim = x.shape[-1]
-        bias = self.qkv.bias
-        queries = self.linear(x, self.qkv.weight[:dim], None if bias is None else bias[:dim])
-        keys_values = self.linear(context, self.qkv.weight[dim:], None if bias is None else bias[dim:])
-        query = queries.reshape(batch, -1, *heads).transpose(1, 2)  # b h n d
-        key, value = keys_values.reshape(batch, -1, 2, *heads).permute(2, 0, 3, 1, 4).unbind()  # b h n d
+    def split_heads(self, x: Tokens) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values (batch heads tokens dim), before positions."""
+        qkv = self.qkv(x).reshape(x.shape[0], -1, 3, self.num_heads, self.head_dim)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()  # b h n d
         return query, key, value
-
-
-def _softmax(scores: Tensor, bias: Tensor | None, may_attend: Tensor | None) -> Tensor:
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
-    if may_attend is None:
-        # The kernel reads bfloat16, sums in float32 and rounds once; a float32 copy would be wasted.
-        return scores.softmax(dim=-1)
-    weights = scores.masked_fill(~may_attend, -math.inf).softmax(dim=-1)
-    return weights.masked_fill(~may_attend.any(dim=-1, keepdim=True), 0.0)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.linear import Linear
+from vitrail.nn.linear import LayerScale, Linear
 from vitrail.nn.tokens import Grid, Mask, Tokens
 
 NormFactory = Callable[[int], nn.Module]
@@ -65,20 +65,6 @@ class MLP(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch out_dim"]:
         return self.contract(self.dropout(self.activation(self.expand(x))))
-
-
-class LayerScale(nn.Module):
-    """Multiply each channel by a learned factor that starts at ``initial``.
-
-    Paper: Touvron et al. 2021 (CaiT), equation 3.
-    """
-
-    def __init__(self, dim: int, *, initial: float) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.full((dim,), initial))
-
-    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
-        return x * self.factor.to(x.dtype)
 
 
 class DropPath(nn.Module):

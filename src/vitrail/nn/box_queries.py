@@ -9,7 +9,6 @@ DINO).
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
+from vitrail.core.tensors import without_autocast
 from vitrail.nn.blocks import MLP
 from vitrail.nn.deformable import FeatureLevels, patch_centres, patch_sizes
 from vitrail.nn.linear import Linear
@@ -107,7 +107,7 @@ class BoxHead(nn.Module):
     ) -> tuple[Float[Tensor, "batch queries classes"], Float[Tensor, "batch queries 4"]]:
         """Return class logits, in the weights' type also under autocast, and refined box logits, in
         float32."""
-        with _without_autocast(x.device.type):
+        with without_autocast(x.device.type):
             x = self.norm(x.to(self.classes.weight.dtype))
             return self.classes(x), box_logits + self.move(x).float()
 
@@ -182,11 +182,6 @@ def patch_anchors(levels: FeatureLevels) -> Float[Tensor, "batch patches 4"]:
     """Return the box logits of each position's anchor."""
     sides = ANCHOR_STRIDES * patch_sizes(levels)
     return box_logits(torch.cat((patch_centres(levels), sides), dim=-1))
-
-
-def _without_autocast(device: str) -> AbstractContextManager[object]:
-    # The meta device, which counts shapes, has no autocast.
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def _take(x: Tensor, chosen: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.patches import widen_to_stride
 from vitrail.nn.tokens import FeatureMap, InputMap
 
 KERNEL_EPS = 1e-8  # Kolesnikov et al. 2020; 1e-10 in their code, 1e-8 in both libraries of its weights
@@ -47,6 +46,18 @@ class FrozenBatchNorm(nn.Module):
 
 Norm = nn.BatchNorm2d | FrozenBatchNorm
 NormFactory = Callable[[int], Norm]
+
+
+class ChannelLayerNorm(nn.Module):
+    """Layer norm over the channels of a feature map (Ba et al. 2016)."""
+
+    def __init__(self, channels: int, *, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(channels, eps=eps)
+
+    def forward(self, x: FeatureMap) -> FeatureMap:
+        """Needs no copy in channels-last memory."""
+        return self.norm(x.movedim(1, -1)).movedim(-1, 1)
 
 
 class NormedConvolution(nn.Module):
@@ -120,6 +131,18 @@ def make_kernel(in_channels: int, out_channels: int, kernel_size: int, *, groups
     weight = torch.empty(out_channels, kernel_size, kernel_size, in_channels)
     fan_out = kernel_size**2 * out_channels // groups  # outputs that read one input value
     return nn.Parameter(nn.init.normal_(weight, std=(2 / fan_out) ** 0.5))
+
+
+def widen_to_stride(
+    x: Float[Tensor, "batch channels rows columns"], stride: int
+) -> Float[Tensor, "batch channels rows widened_columns"]:
+    """Zero-pad on the right a feature map that is narrower than the stride of the convolution that reads it.
+
+    The result of a convolution that pads by half its kernel stays the same. Without it, oneDNN leaves parts
+    of the kernel's bfloat16 gradient unset, so that they hold whatever was in memory (torch 2.13 on a CPU,
+    a 3x3 kernel with stride two over a feature map of one column).
+    """
+    return F.pad(x, (0, stride - x.shape[-1])) if x.shape[-1] < stride else x
 
 
 def pad_same(

@@ -19,10 +19,7 @@ from vitrail.nn.blocks import Dropout
 from vitrail.nn.cache import KeyValueCache, LayerCache
 from vitrail.nn.linear import Linear
 from vitrail.nn.tap import Tap
-from vitrail.nn.tokens import Tokens
-
-Mask = Bool[Tensor, "#batch #heads #queries #keys"]
-Bias = Float[Tensor, "#batch #heads #queries #keys"]
+from vitrail.nn.tokens import Bias, Mask, Tokens
 
 
 class CrossMemory(NamedTuple):
@@ -87,6 +84,9 @@ class DecoderBlock(nn.Module):
     branch(norm(x))`` with "pre" (Xiong et al. 2020, table 1, right).
     """
 
+    self_attention: Attention
+    cross_attention: CrossAttention
+    mlp: nn.Module
     self_norm: nn.LayerNorm
     cross_norm: nn.LayerNorm
     mlp_norm: nn.LayerNorm
@@ -103,11 +103,17 @@ class DecoderBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.is_pre_norm = norm == "pre"
-        self.self_attention, self.cross_attention, self.mlp = self_attention, cross_attention, mlp
-        for name in ("self_norm", "cross_norm", "mlp_norm"):
-            self.add_module(name, nn.LayerNorm(dim))
+        branches = (
+            ("self_norm", "self_attention", self_attention),
+            ("cross_norm", "cross_attention", cross_attention),
+            ("mlp_norm", "mlp", mlp),
+        )
+        # Parameters stand in the order in which they are used, which optimisers and checkpoints follow.
+        for norm_name, name, branch in branches:
+            parts = [(norm_name, nn.LayerNorm(dim)), (name, branch)]
+            for part_name, part in parts if self.is_pre_norm else parts[::-1]:
+                self.add_module(part_name, part)
         self.dropout = Dropout(dropout)
-        self._order_modules()
 
     def forward(
         self,
@@ -140,12 +146,6 @@ class DecoderBlock(nn.Module):
         if self.is_pre_norm:
             return x + self.dropout(branch(norm(x)))
         return norm(x + self.dropout(branch(x)))
-
-    def _order_modules(self) -> None:
-        """Register parameters in order of use, which optimisers and checkpoints follow."""
-        pairs = (("self_norm", "self_attention"), ("cross_norm", "cross_attention"), ("mlp_norm", "mlp"))
-        names = [name for pair in pairs for name in (pair if self.is_pre_norm else pair[::-1])]
-        self._modules = {name: self._modules[name] for name in [*names, "dropout"]}
 
 
 @dataclass(frozen=True)

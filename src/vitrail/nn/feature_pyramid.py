@@ -18,9 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.nn.blocks import MLP, DropPath, drop_path_rates
-from vitrail.nn.convolution import Activation, make_kernel
+from vitrail.nn.convolution import Activation, ChannelLayerNorm, make_kernel, widen_to_stride
 from vitrail.nn.detr_attention import DetrAttention, DetrEncoderBlock
-from vitrail.nn.patches import ChannelLayerNorm, widen_to_stride
 from vitrail.nn.sinusoidal import sinusoidal_grid_positions
 from vitrail.nn.tokens import FeatureMap
 

@@ -1,9 +1,10 @@
-"""A linear layer that can compute a slice of its outputs, and an initialisation that several papers share."""
+"""Linear layers: a slice of one, a diagonal one, and an initialisation that several papers share."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -19,6 +20,20 @@ class Linear(nn.Linear):
     ) -> Float[Tensor, "*batch part_dim"]:
         """Return the outputs ``start`` to ``stop``, exclusive."""
         return F.linear(x, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
+
+
+class LayerScale(nn.Module):
+    """Multiply each channel by a learned factor that starts at ``initial``.
+
+    Paper: Touvron et al. 2021 (CaiT), equation 3.
+    """
+
+    def __init__(self, dim: int, *, initial: float) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.full((dim,), initial))
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        return x * self.factor.to(x.dtype)
 
 
 def draw_linear_layers(module: Layer) -> Layer:

@@ -95,8 +95,10 @@ def hide_padding(
 def masked_softmax(
     scores: Float[Tensor, "#batch heads queries keys"], may_attend: Mask | None
 ) -> Float[Tensor, "_ heads queries keys"]:
-    """Return the softmax over the keys that a query may attend to, in float32; zeros if there are none."""
+    """Return the softmax over the keys that a query may attend to, in the scores' type; zeros if there are
+    none."""
     if may_attend is None:
-        return scores.softmax(dim=-1, dtype=torch.float32)
-    weights = scores.masked_fill(~may_attend, -math.inf).softmax(dim=-1, dtype=torch.float32)
+        # The kernel reads bfloat16, sums in float32 and rounds once; a float32 copy would be wasted.
+        return scores.softmax(dim=-1)
+    weights = scores.masked_fill(~may_attend, -math.inf).softmax(dim=-1)
     return weights.masked_fill(~may_attend.any(dim=-1, keepdim=True), 0.0)

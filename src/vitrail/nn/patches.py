@@ -1,4 +1,4 @@
-"""Pixels to patches and back, and the linear patch embedding."""
+"""Pixels to patches, and the linear patch embedding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.tokens import FeatureMap, Grid, Images
+from vitrail.nn.tokens import FeatureMap, Images
 
 
 def split_patches(images: Images, patch_size: tuple[int, int]) -> Float[Tensor, "batch patches pixels"]:
@@ -21,32 +21,12 @@ def split_patches(images: Images, patch_size: tuple[int, int]) -> Float[Tensor, 
     return blocks.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # batch patches pixels
 
 
-def join_patches(
-    patches: Float[Tensor, "batch patches pixels"], grid: Grid, patch_size: tuple[int, int]
-) -> Images:
-    """Undo ``split_patches``."""
-    blocks = patches.reshape(patches.shape[0], *grid, -1, *patch_size)  # b rows columns c y x
-    return blocks.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)  # b c height width
-
-
 def pad_to_multiple(
     images: Images, multiple: tuple[int, int]
 ) -> Float[Tensor, "batch channels padded_height padded_width"]:
     """Zero-pad below and to the right until height and width are multiples of the given ones."""
     below, right = -images.shape[-2] % multiple[0], -images.shape[-1] % multiple[1]
     return F.pad(images, (0, right, 0, below)) if below or right else images
-
-
-def widen_to_stride(
-    x: Float[Tensor, "batch channels rows columns"], stride: int
-) -> Float[Tensor, "batch channels rows widened_columns"]:
-    """Zero-pad on the right a feature map that is narrower than the stride of the convolution that reads it.
-
-    The result of a convolution that pads by half its kernel stays the same. Without it, oneDNN leaves parts
-    of the kernel's bfloat16 gradient unset, so that they hold whatever was in memory (torch 2.13 on a CPU,
-    a 3x3 kernel with stride two over a feature map of one column).
-    """
-    return F.pad(x, (0, stride - x.shape[-1])) if x.shape[-1] < stride else x
 
 
 class PatchEmbed(nn.Module):
@@ -75,15 +55,3 @@ class PatchEmbed(nn.Module):
         grid = (images.shape[-2] // self.patch_size, images.shape[-1] // self.patch_size)
         tokens = self.linear(split_patches(images, size), self.weight.flatten(1), self.bias)
         return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *grid)  # batch dim rows columns
-
-
-class ChannelLayerNorm(nn.Module):
-    """Layer norm over the channels of a feature map (Ba et al. 2016)."""
-
-    def __init__(self, channels: int, *, eps: float = 1e-6) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(channels, eps=eps)
-
-    def forward(self, x: FeatureMap) -> FeatureMap:
-        """Needs no copy in channels-last memory."""
-        return self.norm(x.movedim(1, -1)).movedim(-1, 1)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from vitrail.nn.attention import attend, attend_by
 from vitrail.nn.blocks import DropPath
+from vitrail.nn.convolution import widen_to_stride
 from vitrail.nn.linear import Linear
-from vitrail.nn.patches import widen_to_stride
 from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import FeatureMap, Grid
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +59,7 @@ class LSTM(nn.Module):
 
     def __init__(self, dim: int, hidden_dim: int) -> None:
         super().__init__()
-        self.weights = RecurrentWeights(self.num_gates, dim, hidden_dim)
+        self.weights = RecurrentWeights(self.num_gates, dim, hidden_dim).draw()
         with torch.no_grad():
             self.weights.input_bias[hidden_dim : 2 * hidden_dim] = 1.0
 
@@ -99,7 +99,7 @@ class GRU(nn.Module):
 
     def __init__(self, dim: int, hidden_dim: int) -> None:
         super().__init__()
-        self.weights = RecurrentWeights(self.num_gates, dim, hidden_dim)
+        self.weights = RecurrentWeights(self.num_gates, dim, hidden_dim).draw()
 
     def read(
         self, x: Float[Tensor, "steps batch dim"], state: CellState | None = None
@@ -140,22 +140,24 @@ CELLS: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
 
 
 class RecurrentWeights(nn.Module):
-    """The weights of a recurrent layer, gates stacked by rows.
-
-    Each gate is initialised separately: input weights by Glorot and Bengio 2010, recurrent weights orthogonal
-    (Bahdanau et al. 2015, section B.1), biases zero.
-    """
+    """The weights of a recurrent layer, gates stacked by rows; biases begin as zeros."""
 
     def __init__(self, num_gates: int, dim: int, hidden_dim: int) -> None:
         super().__init__()
+        self.num_gates = num_gates
         self.input_weight = nn.Parameter(torch.empty(num_gates * hidden_dim, dim))
         self.hidden_weight = nn.Parameter(torch.empty(num_gates * hidden_dim, hidden_dim))
         self.input_bias = nn.Parameter(torch.zeros(num_gates * hidden_dim))
         self.hidden_bias = nn.Parameter(torch.zeros(num_gates * hidden_dim))
-        draw_by_block(self.input_weight, num_gates)
+
+    def draw(self) -> Self:
+        """Initialise each gate: input weights by Glorot and Bengio 2010, recurrent weights orthogonal
+        (Bahdanau et al. 2015, section B.1)."""
+        draw_by_block(self.input_weight, self.num_gates)
         with torch.no_grad():
-            for gate in self.hidden_weight.chunk(num_gates):
+            for gate in self.hidden_weight.chunk(self.num_gates):
                 nn.init.orthogonal_(gate)
+        return self
 
     def ordered(self) -> list[Tensor]:
         return [self.input_weight, self.hidden_weight, self.input_bias, self.hidden_bias]

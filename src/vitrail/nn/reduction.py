@@ -8,8 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.attention import attend, attend_by
+from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.linear import Linear
-from vitrail.nn.patches import ChannelLayerNorm, pad_to_multiple
+from vitrail.nn.patches import pad_to_multiple
 from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import FeatureMap, Grid, InputMap, Mask, Tokens
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitrail.nn.sinusoidal import position_angles
 from vitrail.nn.tokens import Grid
 
 SEQUENCE_BASE = 10_000.0  # Su et al. 2021, section 3.2.2
@@ -58,7 +59,7 @@ class SequenceRotary(nn.Module):
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return both rotated; the queries are the last tokens of the sequence of the keys."""
         positions = torch.arange(key.shape[-2], device=key.device)
-        angles = rotary_angles(positions, key.shape[-1], self.base)  # tokens pairs
+        angles = position_angles(positions, key.shape[-1], base=self.base)  # tokens pairs
         return self.rotate(query, angles[key.shape[-2] - query.shape[-2] :]), self.rotate(key, angles)
 
     def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, None]:
@@ -66,7 +67,7 @@ class SequenceRotary(nn.Module):
 
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, None]:
         positions = torch.full((query_key.shape[-2],), num_before, device=query_key.device)
-        angles = rotary_angles(positions, query_key.shape[-1], self.base)
+        angles = position_angles(positions, query_key.shape[-1], base=self.base)
         return self.rotate(query_key.flatten(0, 1), angles).unflatten(0, query_key.shape[:2]), None
 
     def extra_repr(self) -> str:
@@ -95,7 +96,8 @@ class GridRotary(nn.Module):
         dim = query.shape[-1]
         assert dim % 4 == 0, f"{dim} channels of a head cannot be split into pairs for rows and columns"
         rows, columns = (
-            rotary_angles(torch.arange(length, device=query.device), dim // 2, self.base) for length in grid
+            position_angles(torch.arange(length, device=query.device), dim // 2, base=self.base)
+            for length in grid
         )
         by_column = columns.expand(len(rows), -1, -1)  # rows columns pairs
         by_row = rows[:, None].expand(-1, len(columns), -1)  # rows columns pairs
@@ -108,9 +110,3 @@ class GridRotary(nn.Module):
 
     def extra_repr(self) -> str:
         return f"base={self.base}"
-
-
-def rotary_angles(positions: Tensor, dim: int, base: float) -> Tensor:
-    """Return each position times each of ``dim / 2`` falling frequencies, in float32."""
-    channels = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32)
-    return positions.float()[:, None] * base ** (-channels / dim)

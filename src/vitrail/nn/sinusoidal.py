@@ -28,7 +28,7 @@ def sinusoidal_positions(
         >>> sinusoidal_positions(2, 4)[0].tolist()
         [0.0, 1.0, 0.0, 1.0]
     """
-    angles = _angles(torch.arange(num_tokens, device=device), dim)
+    angles = position_angles(torch.arange(num_tokens, device=device), dim)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)  # tokens dim
 
 
@@ -44,7 +44,7 @@ def sinusoidal_positions_in_halves(
         >>> sinusoidal_positions_in_halves(2, 4)[0].tolist()
         [0.0, 0.0, 1.0, 1.0]
     """
-    angles = _angles(torch.arange(num_tokens, device=device), dim)
+    angles = position_angles(torch.arange(num_tokens, device=device), dim)
     return torch.cat((angles.sin(), angles.cos()), dim=-1)  # tokens dim
 
 
@@ -59,8 +59,8 @@ def sinusoidal_grid_positions(
     Paper: He et al. 2022 (MAE), appendix A; its published code encodes the column first.
     """
     rows, columns = grid
-    by_column = _angles(torch.arange(columns, device=device), dim // 2)
-    by_row = _angles(torch.arange(rows, device=device), dim // 2)
+    by_column = position_angles(torch.arange(columns, device=device), dim // 2)
+    by_row = position_angles(torch.arange(rows, device=device), dim // 2)
     column_part = torch.cat((by_column.sin(), by_column.cos()), dim=-1).expand(rows, -1, -1)
     row_part = torch.cat((by_row.sin(), by_row.cos()), dim=-1)[:, None].expand(-1, columns, -1)
     return torch.cat((column_part, row_part), dim=-1).flatten(0, 1)  # patches dim
@@ -118,7 +118,7 @@ class SinusoidalGridPositions(nn.Module):
         return F.pad(table, (0, 0, self.num_prefix, 0))  # tokens dim
 
 
-def _angles(positions: Tensor, dim: int) -> Tensor:
+def position_angles(positions: Tensor, dim: int, *, base: float = WAVELENGTH_BASE) -> Tensor:
     """Return each position times each of ``dim / 2`` falling frequencies, in float32."""
     channels = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32)
-    return positions.float()[:, None] * WAVELENGTH_BASE ** (-channels / dim)
+    return positions.float()[:, None] * base ** (-channels / dim)

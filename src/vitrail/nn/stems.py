@@ -9,8 +9,9 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.linear import Linear
-from vitrail.nn.patches import ChannelLayerNorm, PatchEmbed, pad_to_multiple
+from vitrail.nn.patches import PatchEmbed, pad_to_multiple
 from vitrail.nn.tokens import FeatureMap, Images
 
 

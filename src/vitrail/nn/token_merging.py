@@ -136,7 +136,6 @@ class TokenMergingBlock(nn.Module):
         """Return attention's addition to each token, and the token's key, the mean over heads."""
         layer = self.mixer
         query, key, value = layer.split_heads(x)
-        query, key = layer.query_norm(query).to(value.dtype), layer.key_norm(key).to(value.dtype)
         if layer.tap is None:
             is_merged = state.owner.shape[1] > x.shape[1]
             # The log of a size as a bias counts a token in the softmax as often as its size.

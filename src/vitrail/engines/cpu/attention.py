@@ -11,7 +11,8 @@ from torch import Tensor
 
 from vitrail.engines.cpu.elementwise import dropout as drop
 from vitrail.nn import attention, rotary
-from vitrail.nn.rotary import SequenceRotary, rotary_angles
+from vitrail.nn.rotary import SequenceRotary
+from vitrail.nn.sinusoidal import position_angles
 
 # Up to this many tokens, training on a CPU in bfloat16 takes plain products, as the backward pass of
 # the fused kernel is slow there. Forward and backward, fused / plain, in ms of one core, torch 2.13:
@@ -92,5 +93,5 @@ def _turns(
 ) -> Complex[Tensor, "num_positions {dim//2}"]:
     """Return ``exp(i angle)`` of each position and pair of channels."""
     with torch.inference_mode(False):  # or it could not be used outside of that mode later
-        angles = rotary_angles(torch.arange(num_positions, device=device), dim, base)
+        angles = position_angles(torch.arange(num_positions, device=device), dim, base=base)
         return torch.polar(torch.ones_like(angles), angles)

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from vitrail.engines.cpu.elementwise import silu
 from vitrail.models.efficientnet import SqueezeExcite
 from vitrail.models.resnet import ResidualBlock
-from vitrail.nn.convolution import Activation, Norm, NormedConvolution, pad_same
-from vitrail.nn.patches import widen_to_stride
+from vitrail.nn.convolution import Activation, Norm, NormedConvolution, pad_same, widen_to_stride
 
 # Folding a norm costs about as much as normalising the feature maps of a batch of this size: it reads and
 # writes the kernel, which comes from memory, while a small feature map is still in the cache.

@@ -8,6 +8,8 @@ Prefix tokens are outside of the grid: they receive the mean over the patches, a
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -18,11 +20,8 @@ from vitrail.nn.mixers.contract import MixerShape, locate
 from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import Grid, Mask, Tokens
 
-SEQUENCE_KERNEL = (
-    1,
-    15,
-)  # Wu et al. 2019, section 4.2, have 3, 7, 15 and 31 from the first block to the last
-GRID_KERNEL = (7, 7)  # 49 positions; Liu et al. 2022 (ConvNeXt), section 2.5, found no gain in more
+SEQUENCE_KERNEL = (1, 15)  # Wu et al. 2019, section 4.2: 3, 7, 15 and 31 from the first block to the last
+GRID_KERNEL = (7, 7)  # Liu et al. 2022 (ConvNeXt), section 2.5, found no gain in more
 
 
 class LightConvolution(nn.Module):
@@ -167,16 +166,12 @@ def _token_grids(grid: Grid | None) -> TokenGrids | None:
     return None if grid is None else TokenGrids(queries=grid, keys=grid)
 
 
-def _light(shape: MixerShape) -> LightConvolution:
-    return LightConvolution(shape.dim, shape.num_heads, kernel_size=_kernel_size(shape))
+def _build(shape: MixerShape, *, kind: type[LightConvolution] | type[DynamicConvolution]) -> nn.Module:
+    kernel_size = SEQUENCE_KERNEL if shape.grid is None else GRID_KERNEL
+    return kind(shape.dim, shape.num_heads, kernel_size=kernel_size)
 
 
-def _dynamic(shape: MixerShape) -> DynamicConvolution:
-    return DynamicConvolution(shape.dim, shape.num_heads, kernel_size=_kernel_size(shape))
-
-
-def _kernel_size(shape: MixerShape) -> tuple[int, int]:
-    return SEQUENCE_KERNEL if shape.grid is None else GRID_KERNEL
-
-
-MIXERS = {"light_convolution": _light, "dynamic_convolution": _dynamic}
+MIXERS = {
+    "light_convolution": partial(_build, kind=LightConvolution),
+    "dynamic_convolution": partial(_build, kind=DynamicConvolution),
+}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from vitrail.core.tensors import without_autocast
 from vitrail.nn.masks import hide_padding, read_key_mask
-from vitrail.nn.mixers.contract import MixerShape
 from vitrail.nn.tokens import Grid, Mask, Tokens
 
 
@@ -31,7 +30,7 @@ class FourierMixer(nn.Module):
             return torch.fft.fft2(wide).real.to(x.dtype)
         by_channel = torch.fft.fft(wide)  # b n d, complex
         angles = _angles(read_key_mask(may_attend, layer="fourier"), wide.dtype)
-        with _without_autocast(x.device.type):
+        with without_autocast(x.device.type):
             # The real part of exp(-ia) (u + iv) is cos(a) u + sin(a) v.
             return (angles.cos() @ by_channel.real + angles.sin() @ by_channel.imag).to(x.dtype)
 
@@ -46,13 +45,4 @@ def _angles(
     return (positions[:, :, None] * positions[:, None] % length).to(dtype) * (2 * math.pi / length)
 
 
-def _without_autocast(device: str) -> AbstractContextManager[object]:
-    """Disable autocast; the meta device has none to disable."""
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
-
-
-def _fourier(shape: MixerShape) -> FourierMixer:
-    return FourierMixer()
-
-
-MIXERS = {"fourier": _fourier}
+MIXERS = {"fourier": lambda shape: FourierMixer()}

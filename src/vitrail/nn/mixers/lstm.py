@@ -9,27 +9,8 @@ from torch import Tensor, nn
 from vitrail.core.errors import ConfigError
 from vitrail.nn.masks import read_key_mask
 from vitrail.nn.mixers.contract import MixerShape
-from vitrail.nn.recurrent import run_lstm
+from vitrail.nn.recurrent import RecurrentWeights, run_lstm
 from vitrail.nn.tokens import Grid, Mask, Tokens
-
-
-class LSTMWeights(nn.Module):
-    """The weights of a unidirectional LSTM, with the gates in torch's order.
-
-    Paper: Hochreiter and Schmidhuber 1997, with forget gates (Gers et al. 2000).
-    """
-
-    def __init__(self, dim: int, hidden_dim: int) -> None:
-        super().__init__()
-        self.input_weight = nn.Parameter(torch.empty(4 * hidden_dim, dim))
-        self.hidden_weight = nn.Parameter(torch.empty(4 * hidden_dim, hidden_dim))
-        self.input_bias = nn.Parameter(torch.empty(4 * hidden_dim))
-        self.hidden_bias = nn.Parameter(torch.empty(4 * hidden_dim))
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(hidden_dim**-0.5), hidden_dim**-0.5)  # Sequencer's published code
-
-    def ordered(self) -> list[Tensor]:
-        return [self.input_weight, self.hidden_weight, self.input_bias, self.hidden_bias]
 
 
 class BidirectionalLSTM(nn.Module):
@@ -43,8 +24,9 @@ class BidirectionalLSTM(nn.Module):
     def __init__(self, dim: int, hidden_dim: int) -> None:
         super().__init__()
         self.hidden_dim = hidden_dim
-        self.ahead = LSTMWeights(dim, hidden_dim)
-        self.back = LSTMWeights(dim, hidden_dim)
+        self.ahead, self.back = RecurrentWeights(4, dim, hidden_dim), RecurrentWeights(4, dim, hidden_dim)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(hidden_dim**-0.5), hidden_dim**-0.5)  # Sequencer's published code
 
     def forward(
         self, x: Float[Tensor, "steps batch dim"], *, is_there: Bool[Tensor, "steps batch"] | None = None
@@ -61,7 +43,7 @@ class BidirectionalLSTM(nn.Module):
         back = len(x) - 1 - (~is_there.flip(0)).int().argsort(dim=0, stable=True)
         return torch.cat((self._read_in(ahead, x, self.ahead), self._read_in(back, x, self.back)), dim=-1)
 
-    def _read_in(self, order: Int[Tensor, "steps batch"], x: Tensor, weights: LSTMWeights) -> Tensor:
+    def _read_in(self, order: Int[Tensor, "steps batch"], x: Tensor, weights: RecurrentWeights) -> Tensor:
         states = self._read(x.take_along_dim(order[..., None], dim=0), weights.ordered())
         return states.take_along_dim(order.argsort(dim=0)[..., None], dim=0)
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitrail.nn.masks import hide_padding, neighbourhood_mask, read_key_mask
-from vitrail.nn.mixers.contract import MixerShape, locate
+from vitrail.nn.mixers.contract import locate
 from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import Grid, Mask, Tokens
 
@@ -71,8 +71,4 @@ def _mixing_matrix(
     return (weights - torch.eye(x.shape[1], dtype=x.dtype, device=x.device)).expand(x.shape[0], 1, -1, -1)
 
 
-def _pooling(shape: MixerShape) -> PoolingMixer:
-    return PoolingMixer()
-
-
-MIXERS = {"pooling": _pooling}
+MIXERS = {"pooling": lambda shape: PoolingMixer()}

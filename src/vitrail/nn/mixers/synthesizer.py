@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -37,7 +39,7 @@ class Synthesizer(nn.Module):
         self.tap = None
 
     def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
-        weights = masked_softmax(self.scores(x, grid=grid), may_attend)  # b or 1, h q k
+        weights = masked_softmax(self.scores(x, grid=grid).float(), may_attend)  # b or 1, h q k
         if self.tap is not None:
             grids = None if grid is None else TokenGrids(queries=grid, keys=grid)
             self.tap.take_weights(weights.expand(x.shape[0], -1, -1, -1), kind="mixing", grids=grids)
@@ -173,25 +175,13 @@ def _drawn(*sizes: int, std: float) -> nn.Parameter:
     return nn.Parameter(nn.init.normal_(torch.empty(*sizes), std=std))
 
 
-def _dense(shape: MixerShape) -> Synthesizer:
-    return Synthesizer(shape.dim, shape.num_heads, scores=DenseScores(shape))
-
-
-def _random(shape: MixerShape) -> Synthesizer:
-    return Synthesizer(shape.dim, shape.num_heads, scores=RandomScores(shape))
-
-
-def _factorized_random(shape: MixerShape) -> Synthesizer:
-    return Synthesizer(shape.dim, shape.num_heads, scores=FactorizedRandomScores(shape))
-
-
-def _factorized_dense(shape: MixerShape) -> Synthesizer:
-    return Synthesizer(shape.dim, shape.num_heads, scores=FactorizedDenseScores(shape))
+def _build(shape: MixerShape, *, scores: Callable[[MixerShape], nn.Module]) -> Synthesizer:
+    return Synthesizer(shape.dim, shape.num_heads, scores=scores(shape))
 
 
 MIXERS = {
-    "synthesizer_dense": _dense,
-    "synthesizer_random": _random,
-    "synthesizer_factorized": _factorized_random,
-    "synthesizer_factorized_dense": _factorized_dense,
+    "synthesizer_dense": partial(_build, scores=DenseScores),
+    "synthesizer_random": partial(_build, scores=RandomScores),
+    "synthesizer_factorized": partial(_build, scores=FactorizedRandomScores),
+    "synthesizer_factorized_dense": partial(_build, scores=FactorizedDenseScores),
 }

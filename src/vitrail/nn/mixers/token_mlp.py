@@ -86,8 +86,5 @@ def _resampling(old: int, new: int, *, like: Tensor) -> Float[Tensor, "{new} {ol
     return resampled[0, 0].to(like.dtype)
 
 
-def _mlp(shape: MixerShape) -> TokenMLP:
-    return TokenMLP(shape, max(1, shape.dim // 2))  # Tolstikhin et al. 2021, table 1: half the width
-
-
-MIXERS = {"mlp": _mlp}
+# Tolstikhin et al. 2021, table 1: half the width
+MIXERS = {"mlp": lambda shape: TokenMLP(shape, max(1, shape.dim // 2))}
