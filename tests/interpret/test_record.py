@@ -137,12 +137,13 @@ def test_one_query_row_never_builds_the_full_matrix(model, images, monkeypatch):
 
 
 def test_query_rows_come_in_the_order_asked_with_their_bias_and_mask():
-    layer, x = Attention(6, 2), torch.randn(2, 5, 6)
-    options = {"bias": torch.randn(2, 2, 5, 5), "may_attend": causal_mask(5)}
+    positions, x = SequenceRelativeBias(2), torch.randn(2, 5, 6)
+    nn.init.normal_(positions.table)
+    layer = Attention(6, 2, positions=positions)
     with record_attention(layer) as full:
-        layer(x, **options)
+        layer(x, may_attend=causal_mask(5))
     with record_attention(layer, queries=[4, -3, 0]) as rows:
-        layer(x, **options)
+        layer(x, may_attend=causal_mask(5))
     torch.testing.assert_close(rows[0].weights, full[0].weights[:, :, [4, 2, 0]])
 
 
