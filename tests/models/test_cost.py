@@ -58,7 +58,8 @@ def test_a_recurrent_layer_is_one_operation():
 def test_the_size_of_attention_is_read_and_the_taps_are_taken_away(score):
     model, x = on_meta(lambda: Attention(6, 2, score=score), 1, 5, 6)
     (size,) = count_forward(model, x, {}).attention
-    assert size[1:] == (2, 1, 5, 5, 25)
+    assert (size.heads, size.windows, size.queries, size.keys) == (2, 1, 5, 5)
+    assert size.elements == size.global_elements == 25
     assert model.tap is None
 
 

@@ -189,7 +189,7 @@ def count_memory(name: LayerName, width: int, length: int) -> MemoryRow:
     with torch.device("meta"):
         layer = OverSequence(build_layer(name, width))
         cost = count_forward(layer, torch.empty(1, length, width), {})
-    elements = sum(each.num_heads * each.num_elements for each in cost.attention)
+    elements = sum(each.heads * each.elements for each in cost.attention)
     attention_bytes = elements * torch.float32.itemsize
     return MemoryRow(
         layer=name,

@@ -258,8 +258,8 @@ def _attention_rows() -> Iterator[CountedRow]:
     for name, config, tolerance in (("global", GRID, 0.0), ("windows of 7 x 7", WINDOWED, None)):
         first, model = _count(config).attention[0], f"56 x 56 patches, {name}"
         for quantity, counted, each in (
-            ("elements a head if global", first.num_global, 0.0),
-            ("elements a head as computed", first.num_elements, tolerance),
+            ("elements a head if global", first.global_elements, 0.0),
+            ("elements a head as computed", first.elements, tolerance),
         ):
             yield _row(table, model, quantity, GRID_ELEMENTS, counted, each)
 

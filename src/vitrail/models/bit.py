@@ -16,7 +16,7 @@ from torch import nn
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.blocks import DropPath, drop_path_rates
 from vitrail.nn.convolution import StandardisedConvolution
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, run_stages
 
 NUM_GROUPS = 32  # Kolesnikov et al. 2020, published code; also Wu and He 2018, section 4.1
 
@@ -43,10 +43,6 @@ class BiTConfig(ImageModelConfig):
         if self.width % NUM_GROUPS:
             raise ValueError(f"the norms' {NUM_GROUPS} groups do not divide width {self.width}")
         return self
-
-    @property
-    def min_size(self) -> int:
-        return 1
 
     @property
     def channels(self) -> tuple[int, ...]:
@@ -77,16 +73,11 @@ class BiT(nn.Module):
         return self.head(self.tokens(images).mean(dim=1))
 
     def tokens(self, images: Images) -> Tokens:
-        """Return the positions whose mean the head reads, row by row."""
         return map_to_tokens(self.final(self.features(images)[-1]))
 
     def features(self, images: Images) -> list[FeatureMap]:
         check_images(images, self.config)
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return run_stages(self.stages, self.stem(images))
 
 
 class GroupNormReLU(nn.Module):

@@ -87,12 +87,6 @@ class CaptionTransformer(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch ..."], captions: Int[Tensor, "batch captions tokens"]
     ) -> CaptionOutput:
-        """Return next-token logits under teacher forcing; captions start with ``begin_id``.
-
-        Args:
-            images: normalised images, or the features that ``encode`` returned.
-            captions: several per image; padding after a caption does not change what is before it.
-        """
         count, num_tokens = captions.shape[1:]
         context = self._refine(self.encode(images).features if images.ndim == 4 else images)
         context = context.repeat_interleave(count, dim=0)

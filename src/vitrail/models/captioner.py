@@ -91,12 +91,6 @@ class ShowAttendTell(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch ..."], captions: Int[Tensor, "batch captions tokens"]
     ) -> CaptionOutput:
-        """Return next-token logits under teacher forcing; captions start with ``begin_id``.
-
-        Args:
-            images: normalised images, or the features that ``encode`` returned.
-            captions: several per image; padding after a caption does not change what is before it.
-        """
         seen = self.encode(images) if images.ndim == 4 else None
         features = images if seen is None else seen.features
         state = self._look(features).expand(captions.shape[1])

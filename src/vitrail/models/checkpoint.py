@@ -55,15 +55,7 @@ class LoadedModel(NamedTuple):
         Raises:
             CheckpointError: the disk is full or not writable.
         """
-        save_model(
-            folder,
-            self.model,
-            model_settings=self.model_settings,
-            preprocessing=self.preprocessing,
-            class_names=self.class_names,
-            about=self.about,
-            files=self.files,
-        )
+        save_model(folder, **self._asdict())
 
 
 def save_model(

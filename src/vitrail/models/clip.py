@@ -58,10 +58,6 @@ class CLIPImageConfig(ImageModelConfig):
     activation: ActivationName = "quick_gelu"
     """Activation of each MLP."""
 
-    @property
-    def min_size(self) -> int:
-        return self.patch_size
-
     def build(self) -> ImageTower:
         return ImageTower(self)
 
@@ -120,23 +116,14 @@ class TextTower(nn.Module):
     Paper: Radford et al. 2021, section 2.4.
     """
 
-    def __init__(
-        self,
-        *,
-        vocabulary_size: int,
-        max_length: int,
-        width: int,
-        depth: int,
-        num_heads: int,
-        activation: ActivationName,
-        embedding_dim: int,
-    ) -> None:
+    def __init__(self, config: CLIPConfig) -> None:
         super().__init__()
-        self.table = nn.Embedding(vocabulary_size, width)
-        self.positions = LearnedPositions(max_length, width)
-        self.blocks = _build_blocks(depth, width, num_heads, activation)
+        width = config.text_width
+        self.table = nn.Embedding(config.vocabulary_size, width)
+        self.positions = LearnedPositions(config.max_length, width)
+        self.blocks = _build_blocks(config.text_depth, width, config.text_num_heads, config.activation)
         self.norm = nn.LayerNorm(width, eps=NORM_EPS)
-        self.projection = Linear(width, embedding_dim, bias=False)
+        self.projection = Linear(width, config.embedding_dim, bias=False)
         nn.init.normal_(self.table.weight, std=0.02)  # published code, as the following
         nn.init.normal_(self.positions.table, std=0.01)
         nn.init.normal_(self.projection.weight, std=width**-0.5)
@@ -278,15 +265,7 @@ class CLIP(nn.Module):
         super().__init__()
         self.config = config
         self.image = config.image_tower.build()
-        self.text = TextTower(
-            vocabulary_size=config.vocabulary_size,
-            max_length=config.max_length,
-            width=config.text_width,
-            depth=config.text_depth,
-            num_heads=config.text_num_heads,
-            activation=config.activation,
-            embedding_dim=config.embedding_dim,
-        )
+        self.text = TextTower(config)
         self.logit_scale = nn.Parameter(torch.tensor(-math.log(config.temperature)))
 
     def forward(
@@ -295,10 +274,7 @@ class CLIP(nn.Module):
         tokens: Int[Tensor, "texts tokens"],
         lengths: Int[Tensor, " texts"],
     ) -> ImageTextOutput:
-        """Return the embeddings of images and of texts, whose numbers may differ.
-
-        Args:
-            tokens: ``begin_id``, subwords and ``end_id`` of each text, then padding, which changes nothing.
+        """Return the embeddings of images and of texts, as ``ImageTextModel``.
 
         Raises:
             DataError: the images do not fit the image encoder, or a text is longer than ``max_length`` or has
@@ -311,24 +287,14 @@ class CLIP(nn.Module):
             self.embed_images(images), self.embed_texts(tokens, lengths), self.logit_scale.exp()
         )
 
-    def embed_images(
-        self, images: Float[Tensor, "images channels height width"]
-    ) -> Float[Tensor, "images dim"]:
-        """Return L2-normalised image embeddings in float32.
-
-        Raises:
-            DataError: as the forward pass.
-        """
+    def embed_images(self, images: Images) -> Float[Tensor, "images dim"]:
+        """Return L2-normalised image embeddings in float32."""
         return F.normalize(self.image(images).float(), dim=-1)
 
     def embed_texts(
         self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]
     ) -> Float[Tensor, "texts dim"]:
-        """Return L2-normalised text embeddings in float32.
-
-        Raises:
-            DataError: as the forward pass.
-        """
+        """Return L2-normalised text embeddings in float32."""
         return F.normalize(self.text(tokens, lengths).float(), dim=-1)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from vitrail.models.caption_encoder import ImageFeatures
+    from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens
 
 EXAMPLE_SENTENCE_LENGTH = 32  # a long news sentence in subwords; any number would do
 EXAMPLE_CAPTION_LENGTH = 16  # a long caption; likewise
@@ -34,6 +35,10 @@ class ModelConfig(Config):
     """Name of the family, equal to its file's."""
     paper: ClassVar[str]
     """Authors and year of the paper that the family follows."""
+    position_policy: ClassVar[str]
+    """How positions are encoded, and how they adapt to another input size or length."""
+    size_policy: ClassVar[str] = ""
+    """What happens to an image whose height or width does not divide evenly."""
 
     name: str = ""
     """Name of the registered model that the settings were derived from; empty for others."""
@@ -61,11 +66,6 @@ class ModelConfig(Config):
 class ImageModelConfig(ModelConfig):
     """Settings shared by all image models."""
 
-    position_policy: ClassVar[str]
-    """How positions are encoded, and how they adapt to another input size."""
-    size_policy: ClassVar[str]
-    """What happens to an image whose height or width does not divide evenly."""
-
     image_size: ImageSize = (224, 224)
     """Native height and width in pixels; other sizes work, too. 224 and 224x192 can be given as well."""
     num_channels: int = Field(default=3, ge=1)
@@ -75,8 +75,8 @@ class ImageModelConfig(ModelConfig):
 
     @property
     def min_size(self) -> int:
-        """Minimum height and width of an image in pixels: one patch of the first layer."""
-        raise NotImplementedError
+        """Minimum height and width of an image in pixels: one patch of the first layer, if it has patches."""
+        return int(getattr(self, "patch_size", 1))
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor]:
         return (_example_images(batch_size, self.num_channels, size or self.image_size),)
@@ -91,21 +91,15 @@ class ImageModel(Protocol):
 
     config: ImageModelConfig
 
-    def __call__(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch classes"]:
+    def __call__(self, images: Images) -> Logits:
         """Return class logits."""
         ...
 
-    def tokens(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch tokens dim"]:
+    def tokens(self, images: Images) -> Tokens:
         """Return the tokens that the head reads: prefix tokens, then the grid row by row."""
         ...
 
-    def features(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> list[Float[Tensor, "batch dim rows columns"]]:
+    def features(self, images: Images) -> list[FeatureMap]:
         """Return the feature map of each stage, finest first; a plain model has one stage."""
         ...
 
@@ -116,10 +110,6 @@ class ImageModel(Protocol):
 class DetectionModelConfig(ModelConfig):
     """Settings shared by all detection models."""
 
-    position_policy: ClassVar[str]
-    """How positions are encoded, and how they adapt to another input size."""
-    size_policy: ClassVar[str]
-    """What happens to an image whose height or width does not divide evenly."""
     scoring: ClassVar[Literal["softmax", "sigmoid"]]
     """How logits become scores: a softmax with no object as the last class, or a sigmoid per class."""
 
@@ -253,9 +243,6 @@ class SequenceModel(Protocol):
 class TranslationModelConfig(ModelConfig):
     """Settings shared by all translation models; sentences are subword ids."""
 
-    position_policy: ClassVar[str]
-    """How positions are encoded, and how long a sentence may be."""
-
     source_vocabulary_size: int = Field(default=37_000, ge=4)
     """Subwords of the source language; Vaswani et al. 2017, section 5.1."""
     target_vocabulary_size: int = Field(default=37_000, ge=4)
@@ -323,10 +310,7 @@ class TranslationModel(SequenceModel, Protocol):
 class CaptionModelConfig(ModelConfig):
     """Settings shared by all captioning models; captions are token ids."""
 
-    position_policy: ClassVar[str]
-    """How positions of tokens and image features are encoded."""
     size_policy: ClassVar[str] = "the encoder's"
-    """What happens to an image that does not divide evenly."""
 
     vocabulary_size: int = Field(default=10_000, ge=5)
     """Number of tokens, the width of the logits."""
@@ -407,10 +391,15 @@ class CaptionModel(SequenceModel, Protocol):
         images: Float[Tensor, "batch ..."],
         captions: Int[Tensor, "batch captions tokens"],
     ) -> CaptionOutput:
-        """Return logits under teacher forcing; captions start with ``begin_id``."""
+        """Return logits under teacher forcing.
+
+        Args:
+            captions: several per image; each starts with ``begin_id``, and padding after it does not change
+                what is before it.
+        """
         ...
 
-    def encode(self, images: Float[Tensor, "batch channels height width"]) -> ImageFeatures:
+    def encode(self, images: Images) -> ImageFeatures:
         """Return the encoder's features; without gradients if it is frozen."""
         ...
 
@@ -424,11 +413,6 @@ class CaptionModel(SequenceModel, Protocol):
 
 class ImageTextModelConfig(ModelConfig):
     """Settings shared by all image-text models; texts are subword ids."""
-
-    position_policy: ClassVar[str]
-    """How positions are encoded, and how they adapt to another input size."""
-    size_policy: ClassVar[str]
-    """What happens to an image whose height or width does not divide evenly."""
 
     image_size: ImageSize = (224, 224)
     """Native height and width in pixels; other sizes work, too."""
@@ -491,9 +475,7 @@ class ImageTextModel(Protocol):
         """
         ...
 
-    def embed_images(
-        self, images: Float[Tensor, "images channels height width"]
-    ) -> Float[Tensor, "images dim"]:
+    def embed_images(self, images: Images) -> Float[Tensor, "images dim"]:
         """Return image embeddings of length one."""
         ...
 
@@ -511,35 +493,29 @@ def check_images(images: Tensor, config: ImageModelConfig) -> None:
     """Check that images fit a model.
 
     Raises:
-        DataError: as ``check_values``; or the images have other channels than the model reads, or fewer
-            pixels than one patch.
+        DataError: as ``check_values``, or the images have fewer pixels than one patch.
     """
-    check_values(images)
-    shape = tuple(images.shape)
-    if shape[1] != config.num_channels:
+    check_values(images, config.num_channels)
+    rows, columns = images.shape[2:]
+    if min(rows, columns) < config.min_size:
         raise DataError(
-            f"images with {shape[1]} channels, in a batch of shape {shape}",
-            expected=f"{config.num_channels} channels in the second axis",
-            remedy="Convert the images, or build the model with num_channels="
-            f"{shape[1]}; images whose channels stand last need permute(0, 3, 1, 2)",
-        )
-    if min(shape[2:]) < config.min_size:
-        raise DataError(
-            f"images of {shape[2]}x{shape[3]} pixels",
+            f"images of {rows}x{columns} pixels",
             expected=f"at least {config.min_size}x{config.min_size}, one patch of {type(config).family}",
             remedy="Enlarge the images, or choose a model with smaller patches",
         )
 
 
-def check_values(images: Tensor) -> None:
+def check_values(images: Tensor, num_channels: int) -> None:
     """Check that images are normalised floats; values only where ``can_read_values``.
 
     Raises:
-        DataError: the images are not floats or not four-dimensional, or contain NaN or infinite values.
+        DataError: the images are not floats or not four-dimensional, contain NaN or infinite values, or have
+            other channels.
     """
-    if images.ndim != 4:
+    shape = tuple(images.shape)
+    if len(shape) != 4:
         raise DataError(
-            f"images of shape {tuple(images.shape)}",
+            f"images of shape {shape}",
             expected="four axes: batch, channels, height, width",
             remedy="Add a batch axis to a single image with images[None]",
         )
@@ -555,34 +531,35 @@ def check_values(images: Tensor) -> None:
             expected="finite values, normalised",
             remedy="Find them with images.isfinite(); a division by a standard deviation of zero makes them",
         )
+    if shape[1] != num_channels:
+        raise DataError(
+            f"images with {shape[1]} channels, in a batch of shape {shape}",
+            expected=f"{num_channels} channels in the second axis",
+            remedy="Convert the images, or build a model of images with num_channels="
+            f"{shape[1]}; images whose channels stand last need permute(0, 3, 1, 2)",
+        )
 
 
 def check_inputs(images: Tensor, sizes: Tensor | None) -> None:
     """Check a detector's images and sizes; values only where ``can_read_values``.
 
     Raises:
-        DataError: the images are not finite floats with three channels; or sizes are not integers, a height
-            and width per image, between one pixel and the canvas.
+        DataError: as ``check_values``; or sizes are not integers, a height and width per image, between one
+            pixel and the canvas.
     """
-    check_values(images)
-    shape = tuple(images.shape)
-    if shape[1] != 3:
-        raise DataError(
-            f"images with {shape[1]} channels, in a batch of shape {shape}",
-            expected="3 channels, red, green and blue, in the second axis",
-            remedy="Convert the images; those whose channels stand last need permute(0, 3, 1, 2)",
-        )
+    check_values(images, 3)
     if sizes is None:
         return
-    if tuple(sizes.shape) != (shape[0], 2) or sizes.is_floating_point():
+    canvas = images.shape[2:]
+    if tuple(sizes.shape) != (len(images), 2) or sizes.is_floating_point():
         raise DataError(
-            f"sizes of type {sizes.dtype} and shape {tuple(sizes.shape)} for {shape[0]} images",
+            f"sizes of type {sizes.dtype} and shape {tuple(sizes.shape)} for {len(images)} images",
             expected="whole numbers of pixels, a height and a width for each image",
             remedy="Give the sizes as a tensor of integers of shape (batch, 2), or none without padding",
         )
-    if can_read_values(sizes) and ((sizes < 1).any() or (sizes > sizes.new_tensor(shape[2:])).any()):
+    if can_read_values(sizes) and ((sizes < 1).any() or (sizes > sizes.new_tensor(canvas)).any()):
         raise DataError(
-            f"sizes {sizes.tolist()} of images that lie in {shape[2]}x{shape[3]} pixels",
+            f"sizes {sizes.tolist()} of images that lie in {canvas[0]}x{canvas[1]} pixels",
             expected="heights and widths of at least one pixel, and no more than there are",
             remedy="Give each image's own height and width, in this order, without its padding",
         )

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
+from vitrail.core.config import Config
 from vitrail.nn.tap import TokenGrids
 
 FILLED = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye})
@@ -38,25 +39,24 @@ class PartCost(NamedTuple):
         return PartCost(self.macs + macs, self.activations + activations)
 
 
-class AttentionSize(NamedTuple):
-    """Size of one layer's attention for one input."""
+class AttentionCard(Config):
+    """Size of one layer's attention matrices for one input, per head."""
 
     layer: str
-    num_heads: int
-    num_windows: int
+    """Dotted name of the layer."""
+    heads: int
+    """Number of heads."""
+    windows: int
     """Attention windows; 1 without windows."""
-    num_queries: int
+    queries: int
     """Queries per window, or in all."""
-    num_keys: int
+    keys: int
     """Keys per window, or in all."""
-    num_global: int
-    """Elements of a head's matrix if attention were global; on the finer grid where queries and keys have
+    elements: int
+    """Elements of one head's matrices as computed, with padding: windows x queries x keys."""
+    global_elements: int
+    """Elements of one head's matrix if attention were global; on the finer grid where queries and keys have
     different ones, and as computed for cross-attention."""
-
-    @property
-    def num_elements(self) -> int:
-        """Elements of one head's matrices as computed, with padding."""
-        return self.num_windows * self.num_queries * self.num_keys
 
 
 class ForwardCost(NamedTuple):
@@ -66,7 +66,7 @@ class ForwardCost(NamedTuple):
     """By name of the part; operations outside all parts under the empty name."""
     peak_bytes: int
     """Peak memory of weights, buffers, input and intermediate results."""
-    attention: list[AttentionSize]
+    attention: list[AttentionCard]
     """Of each attention layer, in execution order."""
 
 
@@ -99,7 +99,7 @@ def count_forward(
     given = inputs if isinstance(inputs, tuple) else (inputs,)
     for tensor in [*model.parameters(), *model.buffers(), *given]:
         meter.follow(tensor)
-    sizes: list[AttentionSize] = []
+    sizes: list[AttentionCard] = []
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(_tapped(model, sizes))
@@ -217,7 +217,7 @@ class _Fused(TorchFunctionMode):
 class _SizeTap:
     """Tap that records the size of one layer's attention."""
 
-    def __init__(self, layer: str, sizes: list[AttentionSize]) -> None:
+    def __init__(self, layer: str, sizes: list[AttentionCard]) -> None:
         self.layer, self.sizes = layer, sizes
 
     def __call__(
@@ -249,12 +249,20 @@ class _SizeTap:
             if grids.queries is not None:
                 num_global = (grids.queries[0] * grids.queries[1]) ** 2
         self.sizes.append(
-            AttentionSize(self.layer, num_heads, num_windows, num_queries, num_keys, num_global)
+            AttentionCard(
+                layer=self.layer,
+                heads=num_heads,
+                windows=num_windows,
+                queries=num_queries,
+                keys=num_keys,
+                elements=num_windows * num_queries * num_keys,
+                global_elements=num_global,
+            )
         )
 
 
 @contextmanager
-def _tapped(model: nn.Module, sizes: list[AttentionSize]) -> Iterator[None]:
+def _tapped(model: nn.Module, sizes: list[AttentionCard]) -> Iterator[None]:
     """Record the sizes of all attention inside the context."""
     layers = [(name, module) for name, module in model.named_modules() if hasattr(module, "tap")]
     for name, module in layers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,14 +13,21 @@ from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.models import MODELS
 from vitrail.models.contract import (
-    EXAMPLE_CAPTION_LENGTH,
     CaptionModelConfig,
     DetectionModelConfig,
     ImageModelConfig,
     ImageTextModelConfig,
+    ModelConfig,
     TranslationModelConfig,
 )
-from vitrail.models.cost import ForwardCost, PartCost, count_forward, count_parameters, feature_shapes
+from vitrail.models.cost import (
+    AttentionCard,
+    ForwardCost,
+    PartCost,
+    count_forward,
+    count_parameters,
+    feature_shapes,
+)
 from vitrail.models.weights.conversion import SOURCES
 from vitrail.nn.tokens import Grid
 
@@ -39,25 +47,6 @@ class PartCard(Config):
     """Rows and columns of a stage's feature map; null for other parts."""
     width: int | None = None
     """Channels of a stage's feature map; null for other parts."""
-
-
-class AttentionCard(Config):
-    """Size of one layer's attention matrices for one input, per head."""
-
-    layer: str
-    """Dotted name of the layer."""
-    heads: int
-    """Number of heads."""
-    windows: int
-    """Attention windows; 1 without windows."""
-    queries: int
-    """Queries per window, or in all."""
-    keys: int
-    """Keys per window, or in all."""
-    elements: int
-    """Elements of one head's matrices as computed: windows x queries x keys."""
-    global_elements: int
-    """Elements of one head's matrix if attention were global."""
 
 
 class Card(Config):
@@ -150,6 +139,15 @@ class ImageTextCard(PixelCard):
     """Width of the joint embedding space."""
 
 
+CARDS: tuple[tuple[type[ModelConfig], type[Card]], ...] = (
+    (ImageModelConfig, ImageCard),
+    (DetectionModelConfig, DetectionCard),
+    (TranslationModelConfig, TranslationCard),
+    (CaptionModelConfig, CaptionCard),
+    (ImageTextModelConfig, ImageTextCard),
+)
+
+
 def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
     """Return the card of a model; its figures are for one input, and nothing is computed for them.
 
@@ -184,7 +182,7 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
         change = "smaller" if isinstance(config, TranslationModelConfig) else "larger"
         raise ConfigError(error.given, expected=error.expected, remedy=f"Give a {change} size") from None
     shapes = feature_shapes(model, inputs[0]) if isinstance(config, ImageModelConfig) else []
-    known = {
+    known: dict[str, Any] = {
         "name": name,
         "family": config.family,
         "paper": config.paper,
@@ -194,53 +192,20 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
         "weight_bytes": sum(parameter.nbytes for parameter in model.parameters()),
         "peak_bytes": cost.peak_bytes,
         "parts": tuple(_describe_parts(model, modules, cost, shapes)),
-        "attention": tuple(
-            AttentionCard(
-                layer=each.layer,
-                heads=each.num_heads,
-                windows=each.num_windows,
-                queries=each.num_queries,
-                keys=each.num_keys,
-                elements=each.num_elements,
-                global_elements=each.num_global,
-            )
-            for each in cost.attention
-        ),
+        "attention": tuple(cost.attention),
         "weights": published_weights(name),
-    }
-    if isinstance(config, TranslationModelConfig):
-        return TranslationCard(
-            **known,
-            position_policy=config.position_policy,
-            num_tokens=(inputs[0].shape[1], inputs[2].shape[1]),
-            vocabulary_sizes=(config.source_vocabulary_size, config.target_vocabulary_size),
-        )
-    assert isinstance(
-        config, ImageModelConfig | DetectionModelConfig | CaptionModelConfig | ImageTextModelConfig
-    )
-    known |= {
         "position_policy": config.position_policy,
-        "image_size": tuple(inputs[0].shape[2:]),
-        "native_size": config.image_size,
         "size_policy": config.size_policy,
     }
-    if isinstance(config, ImageModelConfig):
-        return ImageCard(**known, min_size=config.min_size, num_classes=config.num_classes)
-    if isinstance(config, DetectionModelConfig):
-        return DetectionCard(**known, num_classes=config.num_classes, num_queries=config.num_queries)
-    if isinstance(config, CaptionModelConfig):
-        return CaptionCard(
-            **known,
-            num_tokens=EXAMPLE_CAPTION_LENGTH,
-            vocabulary_size=config.vocabulary_size,
-            encoder=config.encoder,
-        )
-    return ImageTextCard(
-        **known,
-        num_tokens=config.max_length,
-        vocabulary_size=config.vocabulary_size,
-        embedding_dim=config.embedding_dim,
-    )
+    if isinstance(config, TranslationModelConfig):
+        known["num_tokens"] = inputs[0].shape[1], inputs[2].shape[1]
+        known["vocabulary_sizes"] = config.source_vocabulary_size, config.target_vocabulary_size
+    else:
+        known["image_size"] = tuple(inputs[0].shape[2:])
+        known["native_size"] = config.image_size
+        known["num_tokens"] = inputs[1].shape[-1] if len(inputs) > 1 else None
+    card = next(card for kind, card in CARDS if isinstance(config, kind))
+    return card(**{field: known.get(field, getattr(config, field, None)) for field in card.model_fields})
 
 
 def count_models() -> Iterator[tuple[str, int]]:

@@ -30,6 +30,7 @@ from vitrail.nn.detr_attention import (
     axes_inside,
     sine_positions_inside,
 )
+from vitrail.nn.feature_pyramid import keep_inside, positions_inside
 from vitrail.nn.linear import Linear
 from vitrail.nn.tokens import map_to_tokens
 
@@ -132,10 +133,7 @@ class DETR(nn.Module):
     ) -> DetectionOutput:
         """Predict the boxes of each image; in training, also those of every decoder block but the last.
 
-        Args:
-            images: each at the top left of its canvas; the padding is set to zero.
-            sizes: height and width of each image in pixels, without the padding; None without padding.
-            targets: ignored.
+        The padding is set to zero; targets are ignored.
 
         Raises:
             DataError: invalid images or sizes.
@@ -143,7 +141,7 @@ class DETR(nn.Module):
         check_inputs(images, sizes)
         inside = None
         if sizes is not None and is_padded(images, sizes):
-            images = _hide_padding(images, sizes)
+            images = keep_inside(images, positions_inside(sizes, (images.shape[-2], images.shape[-1]), 1))
         else:
             sizes = None
 
@@ -218,13 +216,6 @@ def _build_decoder_block(config: DETRConfig) -> nn.Module:
 
 def _build_mlp(config: DETRConfig) -> MLP:
     return MLP(config.width, config.hidden_dim, activation=nn.ReLU, dropout=config.dropout)
-
-
-def _hide_padding(images: Tensor, sizes: Tensor) -> Tensor:
-    """Set the padding to zero."""
-    rows, columns = (torch.arange(length, device=images.device) for length in images.shape[-2:])
-    is_inside = (rows < sizes[:, :1])[:, :, None] & (columns < sizes[:, 1:])[:, None]  # b height width
-    return images.masked_fill(~is_inside[:, None], 0.0)
 
 
 def _draw_weights(model: DETR) -> None:

@@ -22,7 +22,7 @@ from torch import nn
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.convolution import NormedConvolution, NormFactory, Padding
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, run_stages
 
 CHANNEL_MULTIPLE = 8  # Tan and Le 2019, published code
 STEM_CHANNELS, HEAD_CHANNELS = 32, 1280  # Tan and Le 2019, table 1
@@ -72,10 +72,6 @@ class EfficientNetConfig(ImageModelConfig):
     drop_path: float = Field(default=0.2, ge=0, lt=1)
     """Stochastic-depth rate after the last block, linear from 0."""
 
-    @property
-    def min_size(self) -> int:
-        return 1
-
     def channels(self, of_b0: int) -> int:
         """Return the channels of a layer: B0's times the multiplier, rounded to a multiple, at least nine
         tenths."""
@@ -124,16 +120,11 @@ class EfficientNet(nn.Module):
         return self.head(self.tokens(images).mean(dim=1))
 
     def tokens(self, images: Images) -> Tokens:
-        """Return the positions whose mean the head reads, row by row."""
         return map_to_tokens(self.final(self.features(images)[-1]))
 
     def features(self, images: Images) -> list[FeatureMap]:
         check_images(images, self.config)
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return run_stages(self.stages, self.stem(images))
 
 
 class SqueezeExcite(nn.Module):

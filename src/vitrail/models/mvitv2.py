@@ -19,7 +19,7 @@ from vitrail.nn.blocks import MLP
 from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.pooling_attention import NORM_EPS, DecomposedRelativePositions, PoolingAttention, PoolingBlock
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, map_to_tokens
+from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, map_to_tokens, run_stages
 
 STAGE_FACTOR = 2  # Li et al. 2022, table 1: a stage halves rows and columns, and doubles width and heads
 
@@ -61,10 +61,6 @@ class MViTv2Config(ImageModelConfig):
             raise ValueError(f"image_size {self.image_size} holds no patch of {self.patch_size} pixels")
         return self
 
-    @property
-    def min_size(self) -> int:
-        return self.patch_size
-
     def build(self) -> MViTv2:
         return MViTv2(self)
 
@@ -92,16 +88,11 @@ class MViTv2(nn.Module):
         return self.head(self.tokens(images).mean(dim=1))
 
     def tokens(self, images: Images) -> Tokens:
-        """Return the positions whose mean the head reads, row by row."""
         return map_to_tokens(self.final(self.features(images)[-1]))
 
     def features(self, images: Images) -> list[FeatureMap]:
         check_images(images, self.config)
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return run_stages(self.stages, self.stem(images))
 
 
 _BASE = MViTv2Config(drop_path=0.3)

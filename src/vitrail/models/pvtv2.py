@@ -31,6 +31,7 @@ from vitrail.nn.tokens import (
     Mask,
     Tokens,
     map_to_tokens,
+    run_stages,
     tokens_to_map,
 )
 
@@ -75,16 +76,11 @@ class PVTv2(nn.Module):
         return self.head(self.tokens(images).mean(dim=1))
 
     def tokens(self, images: Images) -> Tokens:
-        """Return the positions whose mean the head reads, row by row."""
         return map_to_tokens(self.final(self.features(images)[-1]))
 
     def features(self, images: Images) -> list[FeatureMap]:
         check_images(images, self.config)
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return run_stages(self.stages, self.stem(images))
 
 
 class PVTv2Stage(nn.Module):

@@ -110,14 +110,7 @@ class RecurrentTranslator(nn.Module):
         source_lengths: Int[Tensor, " batch"],
         target: Int[Tensor, "batch target_tokens"],
     ) -> Float[Tensor, "batch target_tokens vocabulary"]:
-        """Return next-token logits under teacher forcing; targets start with ``begin_id``.
-
-        Under autocast the logits stay in the narrow type.
-
-        Args:
-            source: subwords and ``end_id`` of each sentence, then padding, which changes nothing.
-            target: padding after it does not change what is before.
-        """
+        """Return next-token logits under teacher forcing; under autocast they stay in the narrow type."""
         state = self._read(source, source_lengths)
         return self._score(self.decoder(self.dropout(self.target_embedding(target)), state))
 

@@ -18,7 +18,7 @@ from torch import nn
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.blocks import DropPath, drop_path_rates
 from vitrail.nn.convolution import FrozenBatchNorm, NormedConvolution, NormFactory
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, run_stages
 
 EXPANSION = 4  # He et al. 2016, table 1: a bottleneck's last convolution is four times as wide
 
@@ -60,10 +60,6 @@ class ResNetConfig(ImageModelConfig):
         return self
 
     @property
-    def min_size(self) -> int:
-        return 1
-
-    @property
     def channels(self) -> tuple[int, ...]:
         expansion = EXPANSION if self.block == "bottleneck" else 1
         return tuple(self.width * expansion * 2**stage for stage in range(len(self.depths)))
@@ -99,16 +95,11 @@ class ResNet(nn.Module):
         return self.head(self.tokens(images).mean(dim=1))
 
     def tokens(self, images: Images) -> Tokens:
-        """Return the positions whose mean the head reads, row by row."""
         return map_to_tokens(self.final(self.features(images)[-1]))
 
     def features(self, images: Images) -> list[FeatureMap]:
         check_images(images, self.config)
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return run_stages(self.stages, self.stem(images))
 
 
 class Backbone(nn.Module):
@@ -126,11 +117,7 @@ class Backbone(nn.Module):
             part.requires_grad_(False)
 
     def forward(self, images: Images) -> list[FeatureMap]:
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return run_stages(self.stages, self.stem(images))
 
 
 def build_backbone(config: ResNetConfig, *, num_frozen: int = 0) -> Backbone:

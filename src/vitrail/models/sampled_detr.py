@@ -8,7 +8,6 @@ it (Zhu et al. 2021, Deformable DETR), refines it block by block, and is also tr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -16,7 +15,6 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.core.config import ImageSize
 from vitrail.core.errors import ConfigError
 from vitrail.models.contract import (
     AuxiliaryOutput,
@@ -136,11 +134,6 @@ class SampledDETRConfig(DetectionModelConfig):
         return tuple((stride // FIRST_STRIDE).bit_length() - 1 for stride in self.strides)
 
     def build(self) -> SampledDETR:
-        """Return a new model.
-
-        Raises:
-            ConfigError: the backbone is no image model with stages of these strides.
-        """
         return SampledDETR(self)
 
 
@@ -151,14 +144,7 @@ class SampledDETR(nn.Module):
         super().__init__()
         self.config = config
         width = config.width
-        self.backbone, channels = build_backbone(
-            config.backbone,
-            width=config.backbone_width,
-            depths=config.backbone_depths,
-            num_stages=config.stages[-1] + 1,
-            image_size=config.image_size,
-            drop_path=config.drop_path,
-        )
+        self.backbone, channels = _build_backbone(config)
         self.encoder = LevelEncoder(
             [channels[stage] for stage in config.stages],
             width,
@@ -182,15 +168,10 @@ class SampledDETR(nn.Module):
         sizes: Int[Tensor, "batch 2"] | None = None,
         targets: BoxTargets | None = None,
     ) -> DetectionOutput:
-        """Predict the boxes of each image.
+        """Predict the boxes of each image, as ``DetectionModel``; the padding is ignored.
 
         In training, ``auxiliary`` holds the predictions of every decoder block, the proposals, and with
         targets those of the denoising queries.
-
-        Args:
-            images: each at the top left of its canvas; the padding is ignored.
-            sizes: height and width of each image in pixels, without the padding; None without padding.
-            targets: ground truth for denoising, in training only.
 
         Raises:
             DataError: invalid images or sizes.
@@ -198,7 +179,7 @@ class SampledDETR(nn.Module):
         check_inputs(images, sizes)
         levels = self._look(images, sizes)
         queries, proposals = self._begin(levels)
-        noisy = self._noise(targets) if self.training and targets is not None else None
+        noisy = self._noise(targets)
         logits, boxes = self._decode(levels, queries, noisy)
         if not self.training:
             return DetectionOutput(logits[-1], boxes[-1])
@@ -259,9 +240,7 @@ class SampledDETR(nn.Module):
             logits, box_state = head(x, box_state)
             all_logits.append(silence_missing(logits, queries))
             all_boxes.append(box_state.sigmoid())
-            box_state = (
-                box_state.detach()
-            )  # no gradient between blocks' boxes (Zhu et al. 2021, appendix A.4)
+            box_state = box_state.detach()  # no gradient between blocks (Zhu et al. 2021, appendix A.4)
         return all_logits, all_boxes
 
     def _with_auxiliary(
@@ -303,47 +282,25 @@ class NamedStages(nn.Module):
         ]
 
 
-def build_backbone(
-    name: str | None,
-    *,
-    width: int,
-    depths: Sequence[int],
-    num_stages: int,
-    image_size: ImageSize,
-    drop_path: float,
-) -> tuple[ResidualStages | NamedStages, tuple[int, ...]]:
-    """Return a backbone with fresh weights, and the channels of each of its stages.
-
-    Args:
-        name: of an image model; None for stages of residual convolutions.
-        width: channels of the first residual stage; each further stage doubles them.
-        depths: blocks of each residual stage, at least ``num_stages``.
-        num_stages: how many stages are needed.
-        image_size: native height and width of a named model.
-
-    Raises:
-        ConfigError: there is no such model, or it has no such stages.
-    """
-    if name is not None:
-        return _build_named_stages(name, num_stages=num_stages, image_size=image_size, drop_path=drop_path)
-    channels = tuple(width * 2**stage for stage in range(num_stages))
-    return ResidualStages(channels, depths[:num_stages], drop_path=drop_path), channels
-
-
-def _build_named_stages(
-    name: str, *, num_stages: int, image_size: ImageSize, drop_path: float
-) -> tuple[NamedStages, tuple[int, ...]]:
+def _build_backbone(config: SampledDETRConfig) -> tuple[ResidualStages | NamedStages, tuple[int, ...]]:
+    """Return a backbone with fresh weights, and the channels of each of its stages."""
+    num_stages = config.stages[-1] + 1
+    if config.backbone is None:
+        channels = tuple(config.backbone_width * 2**stage for stage in range(num_stages))
+        depths = config.backbone_depths[:num_stages]
+        return ResidualStages(channels, depths, drop_path=config.drop_path), channels
     from vitrail.models import MODELS  # which imports this folder
 
-    settings = MODELS[name]
+    settings = MODELS[config.backbone]
     channels = getattr(settings, "channels", ())
     if not isinstance(channels, tuple) or len(channels) < num_stages:
         raise ConfigError(
-            f"model.backbone is {name}",
+            f"model.backbone is {config.backbone}",
             expected=f"an image model of {num_stages} stages with strides from {FIRST_STRIDE} on",
             remedy="Choose a Swin, BiT or ResNet, such as swin_t, or null for the detector's own stages",
         )
-    model: Any = settings.with_changes({"image_size": image_size, "drop_path": drop_path}).build()
+    changes = {"image_size": config.image_size, "drop_path": config.drop_path}
+    model: Any = settings.with_changes(changes).build()
     backbone = Backbone(stem=model.stem, stages=[*model.stages][:num_stages])
     return NamedStages(backbone), channels[:num_stages]
 

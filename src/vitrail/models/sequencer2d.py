@@ -17,7 +17,16 @@ from vitrail.nn.blocks import MLP, Block, drop_path_rates
 from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.mixers.lstm import GridLSTM
 from vitrail.nn.patches import PatchEmbed
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, tokens_to_map
+from vitrail.nn.tokens import (
+    FeatureMap,
+    Images,
+    InputMap,
+    Logits,
+    Tokens,
+    map_to_tokens,
+    run_stages,
+    tokens_to_map,
+)
 
 
 class Sequencer2DConfig(ImageModelConfig):
@@ -85,16 +94,11 @@ class Sequencer2D(nn.Module):
         return self.head(self.tokens(images).mean(dim=1))
 
     def tokens(self, images: Images) -> Tokens:
-        """Return the positions whose mean the head reads, row by row."""
         return map_to_tokens(self.final(self.features(images)[-1]))
 
     def features(self, images: Images) -> list[FeatureMap]:
         check_images(images, self.config)
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return run_stages(self.stages, self.stem(images))
 
 
 class SequencerStage(nn.Module):

@@ -21,7 +21,7 @@ from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.linear import Linear, draw_linear_layers
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.relative import GridRelativeBias
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, run_stages
 from vitrail.nn.windows import WindowAttention, Windows, WindowStage, fit_windows
 
 EPSILON = 1e-5  # every norm, published code
@@ -70,10 +70,6 @@ class SwinConfig(ImageModelConfig):
         return self
 
     @property
-    def min_size(self) -> int:
-        return self.patch_size
-
-    @property
     def channels(self) -> tuple[int, ...]:
         return tuple(self.width * 2**stage for stage in range(len(self.depths)))
 
@@ -100,16 +96,11 @@ class Swin(nn.Module):
         return self.head(self.tokens(images).mean(dim=1))
 
     def tokens(self, images: Images) -> Tokens:
-        """Return the positions whose mean the head reads, row by row."""
         return map_to_tokens(self.final(self.features(images)[-1]))
 
     def features(self, images: Images) -> list[FeatureMap]:
         check_images(images, self.config)
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return run_stages(self.stages, self.stem(images))
 
 
 def merge_squares(

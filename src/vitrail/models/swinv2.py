@@ -17,7 +17,7 @@ from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.linear import Linear, draw_linear_layers
 from vitrail.nn.relative import ContinuousRelativeBias
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, run_stages
 from vitrail.nn.windows import CosineWindowAttention
 
 
@@ -71,16 +71,11 @@ class SwinV2(nn.Module):
         return self.head(self.tokens(images).mean(dim=1))
 
     def tokens(self, images: Images) -> Tokens:
-        """Return the positions whose mean the head reads, row by row."""
         return map_to_tokens(self.final(self.features(images)[-1]))
 
     def features(self, images: Images) -> list[FeatureMap]:
         check_images(images, self.config)
-        x, maps = self.stem(images), []
-        for stage in self.stages:
-            x = stage(x)
-            maps.append(x)
-        return maps
+        return run_stages(self.stages, self.stem(images))
 
 
 class PostNormPatchMerging(nn.Module):

@@ -148,13 +148,9 @@ class Transformer(nn.Module):
         source_lengths: Int[Tensor, " batch"],
         target: Int[Tensor, "batch target_tokens"],
     ) -> Float[Tensor, "batch target_tokens vocabulary"]:
-        """Return next-token logits under teacher forcing; targets start with ``begin_id``.
+        """Return next-token logits under teacher forcing, as ``TranslationModel``.
 
         Under autocast the logits stay in the narrow type: a loss widens them piece by piece.
-
-        Args:
-            source: subwords and ``end_id`` of each sentence, then padding, which changes nothing.
-            target: padding after it does not change what is before.
 
         Raises:
             DataError: a sentence is longer than the positions or a mixer allow.

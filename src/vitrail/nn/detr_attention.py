@@ -16,7 +16,7 @@ from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.sinusoidal import WAVELENGTH_BASE
 from vitrail.nn.tap import Tap, TokenGrids
-from vitrail.nn.tokens import Grid
+from vitrail.nn.tokens import Grid, Mask
 
 EXTENT = 2 * math.pi  # scale of positions along an axis; Carion et al. 2020, published code
 EPSILON = 1e-6  # likewise: added to the number of positions
@@ -135,10 +135,8 @@ class DetrAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         dim = x.shape[-1]
         if context is None:
-            both = self.qkv.part(x + positions, 0, 2 * dim)  # b n 2d
-            query, key = (
-                both.unflatten(-1, (2, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4).unbind()
-            )
+            both = self.qkv.part(x + positions, 0, 2 * dim).unflatten(-1, (2, self.num_heads, self.head_dim))
+            query, key = both.permute(2, 0, 3, 1, 4).unbind()  # b h n d
             return query, key, self._part_heads(self.qkv.part(x, 2 * dim, 3 * dim))
         assert context_positions is not None, "a context without positions"
         query = self.qkv.part(x + positions, 0, dim)
@@ -148,9 +146,6 @@ class DetrAttention(nn.Module):
 
     def _part_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)  # b h n d
-
-
-Mask = Bool[Tensor, "#batch #heads #queries #keys"]
 
 
 class DetrEncoderBlock(nn.Module):

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from vitrail.nn.blocks import MLP, DropPath, drop_path_rates
 from vitrail.nn.convolution import Activation, ChannelLayerNorm, make_kernel, widen_to_stride
 from vitrail.nn.detr_attention import DetrAttention, DetrEncoderBlock
+from vitrail.nn.patches import pad_to_multiple
 from vitrail.nn.sinusoidal import sinusoidal_grid_positions
-from vitrail.nn.tokens import FeatureMap
+from vitrail.nn.tokens import FeatureMap, Images, InputMap
 
 FIRST_STRIDE = 4  # stride of the first stage in pixels; each further stage doubles it
 
@@ -54,9 +55,7 @@ class LayerNormedConvolution(nn.Module):
         self.weight = make_kernel(in_channels, out_channels, kernel_size)
         self.norm = ChannelLayerNorm(out_channels)
 
-    def forward(
-        self, x: Float[Tensor, "batch in_channels rows_in columns_in"], inside: Inside | None = None
-    ) -> Float[Tensor, "batch out_channels rows columns"]:
+    def forward(self, x: InputMap, inside: Inside | None = None) -> FeatureMap:
         """Convolve a feature map, zero outside of the image; the size is kept at stride one.
 
         Args:
@@ -95,13 +94,10 @@ class LayerNormedBlock(nn.Module):
         self.activation = F.silu
         self.drop_path = DropPath(drop_path)
 
-    def forward(
-        self, x: Float[Tensor, "batch in_channels rows_in columns_in"], inside: Inside | None = None
-    ) -> Float[Tensor, "batch out_channels rows columns"]:
+    def forward(self, x: InputMap, inside: Inside | None = None) -> FeatureMap:
         branch = self.second(self.first(x, inside), inside)
-        return keep_inside(
-            self.activation(self.drop_path(branch) + self.shortcut(_average(x, self.stride))), inside
-        )
+        x = self.drop_path(branch) + self.shortcut(_average(x, self.stride))
+        return keep_inside(self.activation(x), inside)
 
 
 class LayerNormedStem(nn.Module):
@@ -112,11 +108,7 @@ class LayerNormedStem(nn.Module):
         self.first = LayerNormedConvolution(in_channels, channels // 2, 3, stride=2)
         self.second = LayerNormedConvolution(channels // 2, channels, 3, stride=2)
 
-    def forward(
-        self,
-        images: Float[Tensor, "batch in_channels height width"],
-        sizes: Int[Tensor, "batch 2"] | None = None,
-    ) -> Float[Tensor, "batch channels rows columns"]:
+    def forward(self, images: Images, sizes: Int[Tensor, "batch 2"] | None = None) -> FeatureMap:
         """Return a feature map in channels-last memory, of a quarter of the height and width, rounded up.
 
         Args:
@@ -188,9 +180,7 @@ def positions_inside(
     return ((rows < sizes[:, :1])[:, :, None] & (columns < sizes[:, 1:])[:, None])[:, None]
 
 
-def keep_inside(
-    x: Float[Tensor, "batch channels rows columns"], inside: Inside | None
-) -> Float[Tensor, "batch channels rows columns"]:
+def keep_inside(x: FeatureMap, inside: Inside | None) -> FeatureMap:
     """Set the positions outside of the image to zero."""
     return x if inside is None else x.masked_fill(~inside, 0.0)
 
@@ -199,8 +189,7 @@ def _average(x: Tensor, stride: int) -> Tensor:
     """Average-pool squares; an odd map is zero-padded."""
     if stride == 1:
         return x
-    below, right = (-length % stride for length in x.shape[-2:])
-    return F.avg_pool2d(F.pad(x, (0, right, 0, below)) if below or right else x, stride)
+    return F.avg_pool2d(pad_to_multiple(x, (stride, stride)), stride)
 
 
 class LevelEncoder(nn.Module):
@@ -219,9 +208,7 @@ class LevelEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.dim = dim
-        self.inputs = nn.ModuleList(
-            LayerNormedConvolution(each, dim, 1, activation=None) for each in channels
-        )
+        self.inputs = nn.ModuleList(LayerNormedConvolution(n, dim, 1, activation=None) for n in channels)
         self.blocks = nn.ModuleList(
             DetrEncoderBlock(dim, attention=DetrAttention(dim, num_heads), mlp=MLP(dim, mlp_dim))
             for _ in range(num_blocks)

@@ -5,8 +5,10 @@ Feature maps are in channels-last memory, so that flattening them to tokens is o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
 Grid = tuple[int, int]
 """Rows and columns."""
@@ -30,3 +32,12 @@ def map_to_tokens(x: FeatureMap) -> Tokens:
 def tokens_to_map(x: Tokens, grid: Grid) -> FeatureMap:
     """View tokens as a feature map in channels-last memory."""
     return x.transpose(1, 2).reshape(x.shape[0], -1, *grid)
+
+
+def run_stages(stages: Iterable[nn.Module], x: InputMap) -> list[FeatureMap]:
+    """Return the feature map of each stage of a pyramid, finest first."""
+    maps = []
+    for stage in stages:
+        x = stage(x)
+        maps.append(x)
+    return maps
