@@ -196,6 +196,7 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "rnn_general_deep": ("rnn_general", {**DEEP, "tie": "none", "target_vocabulary_size": 13}),
     "rnn_scaled_dot_unfed": ("rnn_scaled_dot", {"input_feeding": False, "decoder_depth": 2}),
     "rnn_additive_unfed": ("rnn_additive", {"input_feeding": False}),
+    "rnn_dot_unfed": ("rnn_dot", {"input_feeding": False, "encoder_depth": 2}),
     "gru_dot_deep": ("gru_additive", {**DEEP, "attention": "dot"}),
     "gru_general_unfed": ("gru_additive", {"attention": "general", "input_feeding": False}),
     "transformer_pre": ("transformer_base", {"norm": "pre", "activation": "gelu", "output_bias": True}),

@@ -7,9 +7,7 @@ Variants that are equal when made small are run once, under the name of the firs
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
-import jaxtyping
 import pytest
 import torch
 from torch import nn
@@ -40,14 +38,6 @@ def model(config: ImageModelConfig) -> nn.Module:
 @pytest.fixture
 def images() -> torch.Tensor:
     return torch.randn(3, 3, 16, 24)
-
-
-@pytest.fixture
-def as_shipped() -> Iterator[None]:
-    """Switch off the checks of shapes and types that only tests have, and that would answer first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize("size", ["native", "smallest", (37, 53), (48, 16)])

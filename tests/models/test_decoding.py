@@ -86,6 +86,10 @@ class TableModel:
 IDS: dict[str, Any] = {"begin_id": BEGIN, "end_id": END, "pad_id": PAD}
 
 
+def search(model: TableModel, limits: Tensor, *, beam_size: int, **settings: Any) -> list[list[Hypothesis]]:
+    return beam_search(model, model.start(), **IDS, max_lengths=limits, beam_size=beam_size, **settings)
+
+
 def all_finished(
     model: TableModel, sentence: int, max_length: int
 ) -> Iterator[tuple[tuple[int, ...], float]]:
@@ -128,14 +132,8 @@ def outcome(hypotheses: list[Hypothesis]) -> list[tuple[tuple[int, ...], bool]]:
 def test_a_wide_beam_finds_the_best_of_all_sentences(length_penalty: float) -> None:
     model, max_length, num_best = TableModel(3, seed=1), 4, 7
 
-    found = beam_search(
-        model,
-        model.start(),
-        **IDS,
-        max_lengths=torch.full((3,), max_length),
-        beam_size=130,  # above the 4 * 27 continuations of all live hypotheses
-        length_penalty=length_penalty,
-        num_best=num_best,
+    found = search(
+        model, torch.full((3,), max_length), beam_size=130, length_penalty=length_penalty, num_best=num_best
     )
 
     for sentence, hypotheses in enumerate(found):
@@ -156,15 +154,7 @@ def test_stopping_early_changes_nothing(beam_size: int, num_best: int, length_pe
     model = TableModel(num_sentences, seed=beam_size)
     max_lengths = torch.arange(num_sentences) % 5 + 3
 
-    found = beam_search(
-        model,
-        model.start(),
-        **IDS,
-        max_lengths=max_lengths,
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        num_best=num_best,
-    )
+    found = search(model, max_lengths, beam_size=beam_size, length_penalty=length_penalty, num_best=num_best)
 
     expected = [
         plain_beam_search(
@@ -187,9 +177,7 @@ def test_a_sentence_stops_once_no_live_hypothesis_can_win() -> None:
 
     for length_penalty in (-0.5, 0.0, 0.5):
         model.num_rows.clear()
-        beam_search(
-            model, model.start(), **IDS, max_lengths=limits, beam_size=3, length_penalty=length_penalty
-        )
+        search(model, limits, beam_size=3, length_penalty=length_penalty)
         assert len(model.num_rows) < 10
 
 
@@ -200,16 +188,7 @@ def test_patience_stops_at_so_many_finished_hypotheses() -> None:
 
     def steps(patience: float) -> int:
         model.num_rows.clear()
-        found = beam_search(
-            model,
-            model.start(),
-            **IDS,
-            max_lengths=limits,
-            beam_size=4,
-            length_penalty=2.0,
-            num_best=2,
-            patience=patience,
-        )
+        found = search(model, limits, beam_size=4, length_penalty=2.0, num_best=2, patience=patience)
         assert [hypothesis.is_finished for hypothesis in found[0]] == [True, True]
         return len(model.num_rows)
 
@@ -239,14 +218,7 @@ def test_greedy_takes_the_likeliest_token(num_sentences: int) -> None:
 def test_a_beam_of_one_is_greedy(length_penalty: float) -> None:
     model, max_lengths = TableModel(7, seed=5), torch.arange(7) + 1
 
-    found = beam_search(
-        model,
-        model.start(),
-        **IDS,
-        max_lengths=max_lengths,
-        beam_size=1,
-        length_penalty=length_penalty,
-    )
+    found = search(model, max_lengths, beam_size=1, length_penalty=length_penalty)
     expected = greedy(model, model.start(), **IDS, max_lengths=max_lengths)
 
     assert [outcome(hypotheses) for hypotheses in found] == [outcome([entry]) for entry in expected]
@@ -258,15 +230,7 @@ def test_a_beam_of_one_is_greedy(length_penalty: float) -> None:
 def test_the_best_come_first_and_carry_their_log_probability() -> None:
     model = TableModel(5, seed=6)
 
-    found = beam_search(
-        model,
-        model.start(),
-        **IDS,
-        max_lengths=torch.full((5,), 9),
-        beam_size=4,
-        length_penalty=0.6,
-        num_best=4,
-    )
+    found = search(model, torch.full((5,), 9), beam_size=4, length_penalty=0.6, num_best=4)
 
     for sentence, hypotheses in enumerate(found):
         assert len({hypothesis.tokens for hypothesis in hypotheses}) == 4
@@ -284,14 +248,7 @@ def test_what_never_ends_is_cut_at_its_own_longest_length(beam_size: int) -> Non
     model.tables[..., END] = -math.inf
     max_lengths = torch.tensor([3, 1, 7, 2])
 
-    found = beam_search(
-        model,
-        model.start(),
-        **IDS,
-        max_lengths=max_lengths,
-        beam_size=beam_size,
-        num_best=beam_size,
-    )
+    found = search(model, max_lengths, beam_size=beam_size, num_best=beam_size)
 
     for hypotheses, max_length in zip(found, max_lengths.tolist(), strict=True):
         assert len(hypotheses) == beam_size
@@ -305,7 +262,7 @@ def test_an_end_at_the_longest_length_is_no_cut() -> None:
     model.tables[..., END] = 99.0
 
     for beam_size in (1, 3):
-        found = beam_search(model, model.start(), **IDS, max_lengths=torch.tensor([1]), beam_size=beam_size)
+        found = search(model, torch.tensor([1]), beam_size=beam_size)
         assert outcome(found[0]) == [((), True)]
 
 
@@ -315,9 +272,7 @@ def test_unfinished_hypotheses_fill_up_behind_the_finished_ones() -> None:
     model.tables[0, :, 3, END] += 12  # one word that ends sentences, at a price
     model.tables[..., 3] -= 1
 
-    (found,) = beam_search(
-        model, model.start(), **IDS, max_lengths=torch.tensor([3]), beam_size=5, num_best=5
-    )
+    (found,) = search(model, torch.tensor([3]), beam_size=5, num_best=5)
 
     ended = [hypothesis.is_finished for hypothesis in found]
     assert ended == sorted(ended, reverse=True)
@@ -327,40 +282,12 @@ def test_unfinished_hypotheses_fill_up_behind_the_finished_ones() -> None:
         assert scores == sorted(scores, reverse=True)
 
 
-@pytest.mark.parametrize("beam_size", [1, 2, 5])
-def test_a_sentence_is_decoded_alone_as_in_a_batch(beam_size: int) -> None:
-    num_sentences = 9
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
+@pytest.mark.parametrize("num_sentences", [9, 30])
+def test_a_sentence_is_decoded_alone_as_in_a_batch(num_sentences: int, beam_size: int) -> None:
     model = TableModel(num_sentences, seed=10)
-    max_lengths = torch.arange(num_sentences) * 3 % 8 + 2
-
-    together = beam_search(
-        model,
-        model.start(),
-        **IDS,
-        max_lengths=max_lengths,
-        beam_size=beam_size,
-        num_best=beam_size,
-    )
-
-    for sentence in range(num_sentences):
-        here = slice(sentence, sentence + 1)
-        (alone,) = beam_search(
-            model,
-            model.start(here),
-            **IDS,
-            max_lengths=max_lengths[here],
-            beam_size=beam_size,
-            num_best=beam_size,
-        )
-        assert alone == together[sentence]
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_few_finished_sentences_stay_in_a_large_batch_unharmed(beam_size: int) -> None:
-    num_sentences = 30
-    model = TableModel(num_sentences, seed=5)
     state = model.start()
-    limits = torch.arange(num_sentences) % 9 + 2
+    limits = torch.arange(num_sentences) * 3 % 8 + 2
     settings = {**IDS, "beam_size": beam_size, "num_best": beam_size}
 
     together = beam_search(model, state, max_lengths=limits, **settings)
@@ -394,14 +321,7 @@ def test_padding_and_begin_are_never_written(beam_size: int) -> None:
     model = TableModel(3, seed=12)
     model.tables[..., [PAD, BEGIN]] += 5
 
-    found = beam_search(
-        model,
-        model.start(),
-        **IDS,
-        max_lengths=torch.full((3,), 6),
-        beam_size=beam_size,
-        num_best=beam_size,
-    )
+    found = search(model, torch.full((3,), 6), beam_size=beam_size, num_best=beam_size)
 
     for sentence, hypotheses in enumerate(found):
         for hypothesis in hypotheses:
@@ -424,7 +344,7 @@ def test_an_empty_batch_has_no_hypotheses() -> None:
 
     for beam_size in (1, 3):
         none = torch.zeros(0, dtype=torch.long)
-        assert not beam_search(model, model.start(), **IDS, max_lengths=none, beam_size=beam_size)
+        assert not search(model, none, beam_size=beam_size)
 
 
 def test_logits_that_are_no_numbers_still_come_to_an_end() -> None:
@@ -432,9 +352,7 @@ def test_logits_that_are_no_numbers_still_come_to_an_end() -> None:
     model.tables.fill_(math.nan)
 
     for beam_size in (1, 3):
-        found = beam_search(
-            model, model.start(), **IDS, max_lengths=torch.tensor([3, 5]), beam_size=beam_size
-        )
+        found = search(model, torch.tensor([3, 5]), beam_size=beam_size)
         assert [len(hypotheses) for hypotheses in found] == [1, 1]
         assert all(math.isnan(hypotheses[0].score) for hypotheses in found)
 
@@ -468,7 +386,7 @@ def test_settings_that_do_not_fit_are_explained(changes: dict[str, Any], words: 
     model = TableModel()
 
     with pytest.raises(ConfigError, match=words):
-        beam_search(model, model.start(), **IDS, max_lengths=torch.tensor([3]), **changes)
+        search(model, torch.tensor([3]), **changes)
 
 
 @pytest.mark.parametrize("vocabulary", [5, 15, 16, 17, 67, 323])  # none, one and many blocks of tokens

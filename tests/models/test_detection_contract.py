@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
@@ -48,14 +46,6 @@ def model(config: DetectionModelConfig) -> nn.Module:
 @pytest.fixture
 def images() -> Tensor:
     return torch.randn(3, 3, 64, 72)
-
-
-@pytest.fixture
-def as_shipped() -> Iterator[None]:
-    """Switch off the checks of shapes and types that only tests have, and that would answer first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def _with_steady_queries(config: DetectionModelConfig) -> DetectionModelConfig:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from making.torch_recurrence import randomise
 from vitrail.core.errors import ConfigError
-from vitrail.interpret import record_attention
 from vitrail.models import build
 from vitrail.models.cost import count_parameters
 from vitrail.models.recurrent import VARIANTS, RecurrentConfig
@@ -42,55 +41,6 @@ def make_sentences() -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_steps_of_hypotheses_equal_teacher_forcing(kind, cell):
-    model, (source, lengths, target) = build_small(kind, cell=cell), make_sentences()
-    others = target.roll(1, dims=0)  # the second hypothesis of each sentence
-    with torch.no_grad():
-        expected = torch.stack([model(source, lengths, each) for each in (target, others)], dim=1)
-    rows = torch.stack((target, others), dim=1).flatten(0, 1)
-
-    state = model.start(source, lengths).expand(2)
-    for step in range(target.shape[1]):
-        logits, state = model.step(rows[:, step], state)
-        torch.testing.assert_close(logits, expected[:, :, step].flatten(0, 1), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", [("none", False), ("dot", False), ("additive", True)])
-def test_hypotheses_go_on_from_others_and_leave_with_their_sentence(kind):
-    model, (source, lengths, target) = build_small(kind), make_sentences()
-    state = model.start(source, lengths).expand(2)
-    _, state = model.step(target[:, 0].repeat_interleave(2), state)
-    tokens = torch.tensor([3, 4, 5, 6, 7, 8])
-    _, state = model.step(tokens, state)
-    # The first sentence leaves; of the second both rows go on from its second, the third's change places.
-    state = state.keep(torch.tensor([1, 2])).select(torch.tensor([1, 1, 3, 2]))
-
-    logits, _ = model.step(torch.tensor([9, 10, 11, 12]), state)
-
-    histories = torch.tensor([[1, 6, 9], [1, 6, 10], [1, 8, 11], [1, 7, 12]])
-    sentences = torch.tensor([1, 1, 2, 2])
-    with torch.no_grad():
-        expected = model(source[sentences], lengths[sentences], histories)[:, -1]
-    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.parametrize("kind", [("none", False), ("dot", False), ("general", True), ("additive", True)])
-def test_padding_of_the_source_changes_nothing(kind, cell):
-    model, (source, lengths, target) = build_small(kind, cell=cell, encoder_depth=2), make_sentences()
-    wider = F.pad(source, (0, 3), value=0)
-    other = wider.masked_fill(torch.arange(10) >= lengths[:, None], 9)
-    with torch.no_grad():
-        expected = model(source, lengths, target)
-        for padded in (wider, other):
-            torch.testing.assert_close(model(padded, lengths, target), expected, rtol=1e-5, atol=1e-6)
-        for sentence, length in enumerate(lengths):
-            alone = model(source[sentence, None, :length], length[None], target[sentence, None])
-            torch.testing.assert_close(alone[0], expected[sentence], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_gradients_reach_every_parameter_in_float32_and_under_autocast(kind, cell):
     model, sentences = build_small(kind, cell=cell, tie="output").train(), make_sentences()
     for is_narrow in (False, True):
@@ -103,46 +53,6 @@ def test_gradients_reach_every_parameter_in_float32_and_under_autocast(kind, cel
             assert parameter.grad is not None, name
             assert parameter.grad.isfinite().all(), name
             assert parameter.grad.abs().max() > 0, name
-
-
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.parametrize("kind", [("none", False), ("dot", False), ("general", True), ("additive", True)])
-def test_bfloat16_stays_near_float32(kind, cell):
-    model, sentences = build_small(kind, cell=cell), make_sentences()
-    logits, gradient = _run(model, sentences)
-    with torch.autocast("cpu", torch.bfloat16):
-        narrow, its_gradient = _run(model, sentences)
-    torch.testing.assert_close(narrow, logits, rtol=0.1, atol=0.05)  # 8 bits of mantissa
-    assert F.cosine_similarity(gradient, its_gradient, dim=0) > 0.99
-    narrow, _ = _run(model.bfloat16(), sentences)
-    torch.testing.assert_close(narrow, logits, rtol=0.1, atol=0.05)
-
-
-def _run(model: nn.Module, sentences: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """Return the logits, and the gradient of all parameters for a sum over them."""
-    model.zero_grad()
-    logits = model(*sentences)
-    logits = logits.float()
-    logits.square().mean().backward()
-    return logits.detach(), torch.cat([each.grad.flatten().float() for each in model.parameters()])
-
-
-@pytest.mark.parametrize(
-    ("kind", "num_maps"), [(("none", False), 0), (("dot", False), 1), (("dot", True), 1)]
-)
-def test_an_alignment_is_recorded_where_there_is_attention(kind, num_maps):
-    model, (source, lengths, target) = build_small(kind), make_sentences()
-    if not num_maps:
-        with pytest.raises(ConfigError, match="attention"), record_attention(model):
-            pass
-        return
-    with torch.no_grad(), record_attention(model) as maps:
-        model(source, lengths, target)
-    (alignment,) = maps
-    assert alignment.kind == "cross"
-    assert alignment.weights.shape == (3, 1, 5, 7)
-    torch.testing.assert_close(alignment.weights.sum(-1), torch.ones(3, 1, 5))
-    assert (alignment.weights[2, ..., 2:] == 0).all()
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -175,15 +85,6 @@ def test_tied_matrices_are_stored_once(tie):
         }[tie]
     )
     assert list(model.state_dict()) == [name for name, _ in model.named_parameters()]
-
-
-def test_the_seed_determines_the_weights():
-    states = []
-    for _ in range(2):
-        torch.manual_seed(7)
-        states.append(SMALL.build().state_dict())
-    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
-    assert all(value.isfinite().all() for value in states[0].values())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from making.small_models import shrink
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
@@ -11,17 +12,7 @@ from vitrail.models.transformer import Transformer, TransformerConfig
 from vitrail.nn.masks import causal_mask
 from vitrail.nn.sinusoidal import sinusoidal_positions
 
-SMALL = TransformerConfig(
-    source_vocabulary_size=17,
-    target_vocabulary_size=17,
-    width=12,
-    hidden_dim=20,
-    num_heads=3,
-    encoder_depth=2,
-    decoder_depth=2,
-    dropout=0.0,
-    max_length=9,
-)
+SMALL = shrink("transformer_base")
 LENGTHS = torch.tensor([4, 7, 2])
 
 
@@ -266,10 +257,7 @@ def test_exported_models_take_any_batch_and_any_lengths(changes):
     ).module()
     with torch.no_grad():
         for size, num_source, num_target in ((3, 7, 5), (2, 11, 13)):
-            source, target = (
-                torch.randint(3, 17, (size, num_source)),
-                torch.randint(3, 17, (size, num_target)),
-            )
+            source, target = (torch.randint(3, 17, (size, each)) for each in (num_source, num_target))
             lengths = torch.arange(num_source, num_source - size, -1)
             torch.testing.assert_close(
                 exported(source, lengths, target), model(source, lengths, target), rtol=1e-5, atol=1e-5

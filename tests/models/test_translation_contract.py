@@ -189,6 +189,6 @@ def test_recorded_alignments_are_shares_of_the_source(model, source, target):
         if each.kind != "mixing":
             torch.testing.assert_close(each.weights.sum(-1), torch.ones(each.weights.shape[:-1]))
     for each in cross:
-        assert each.weights.shape[-1] == NUM_SOURCE
+        assert each.weights.shape[-2:] == (NUM_TARGET, NUM_SOURCE)  # one map of all steps
         padding = torch.arange(NUM_SOURCE) >= LENGTHS[:, None]
         assert (each.weights * padding[:, None, None]).abs().max() == 0

@@ -85,20 +85,6 @@ def test_scores_are_scaled_but_the_bias_is_not(x):
     torch.testing.assert_close(maps[0].weights, bias.softmax(-1), rtol=1e-4, atol=1e-6)
 
 
-def test_recording_changes_no_bit(x):
-    attention = _attention()
-    with torch.no_grad():
-        plain = attention(x)
-        with record_attention(attention):
-            assert torch.equal(attention(x), plain)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (2, 5), (9, 4)])
-def test_any_grid_is_taken_and_rounded_up(size):
-    out = _attention()(torch.randn(2, *size, 6))
-    assert out.shape == (2, -(-size[0] // 2), -(-size[1] // 2), 10)
-
-
 def _block(dim: int, hidden_dim: int, out_dim: int, *, stride: int) -> PoolingBlock:
     return PoolingBlock(
         dim,

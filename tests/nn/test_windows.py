@@ -75,9 +75,6 @@ def test_a_stage_follows_its_module_to_another_type_and_keeps_its_indices():
 
 
 DIM, HEADS = 6, 2
-WINDOW = (3, 4)
-# Whole windows; windows to complete in both axes; in one; a covered axis; a single window; a single patch.
-GRIDS = [(6, 8), (7, 9), (3, 10), (2, 9), (3, 4), (2, 3), (1, 1), (4, 5)]
 LAYERS = {
     "scaled": (WindowAttention, GridRelativeBias),
     "cosine": (CosineWindowAttention, ContinuousRelativeBias),
