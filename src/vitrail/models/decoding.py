@@ -149,15 +149,17 @@ def greedy(
     begin_id: int,
     end_id: int,
     max_lengths: Int[Tensor, " sentences"],
+    length_penalty: float = 1.0,
     pad_id: int | None = None,
 ) -> list[Hypothesis]:
-    """Decode greedily; return one hypothesis per sentence, scored with a length penalty of 1.
+    """Decode greedily; return one hypothesis per sentence.
 
     Args:
         model: in evaluation mode.
         state: before the first step, one row per sentence.
         begin_id: first input token; it is never written.
         max_lengths: per sentence, end token included, at least 1; on the model's device.
+        length_penalty: exponent of the length that divides the log-probability in the score.
         pad_id: another token that is never written.
     """
     assert state.num_rows == len(max_lengths), "one row for each sentence"
@@ -182,14 +184,13 @@ def greedy(
             sentences, limits = sentences[kept], limits[kept]
             tokens, totals = tokens[kept], totals[kept]
     rows = zip(written.tolist(), max_lengths.tolist(), reached.tolist(), strict=True)
-    return [_cut(row[:limit], end_id, total) for row, limit, total in rows]
-
-
-def _cut(row: list[int], end_id: int, total: float) -> Hypothesis:
-    """Cut off the end token, if there is one, and what follows."""
-    is_finished = end_id in row
-    tokens = row[: row.index(end_id)] if is_finished else row
-    return Hypothesis(tuple(tokens), total, total / (len(tokens) + is_finished), is_finished)
+    found = []
+    for row, limit, total in rows:
+        is_finished = end_id in row[:limit]
+        tokens = tuple(row[: row.index(end_id)] if is_finished else row[:limit])
+        score = total / (len(tokens) + is_finished) ** length_penalty
+        found.append(Hypothesis(tokens, total, score, is_finished))
+    return found
 
 
 USUAL_PATIENCE = 1.0  # of ``beam_search``: the rule of most toolkits, used for published scores
@@ -232,8 +233,16 @@ def beam_search(
     """
     _check_settings(beam_size, num_best, patience)
     if beam_size == 1:
-        found = greedy(model, state, begin_id=begin_id, end_id=end_id, max_lengths=max_lengths, pad_id=pad_id)
-        return [[_rescored(hypothesis, length_penalty)] for hypothesis in found]
+        found = greedy(
+            model,
+            state,
+            begin_id=begin_id,
+            end_id=end_id,
+            max_lengths=max_lengths,
+            length_penalty=length_penalty,
+            pad_id=pad_id,
+        )
+        return [[hypothesis] for hypothesis in found]
     assert state.num_rows == len(max_lengths), "one row for each sentence"
     finished = _Finished(
         len(max_lengths),
@@ -369,11 +378,6 @@ def _go_on(
     history = beam.tokens.gather(1, parents[:, :, None].expand(-1, -1, beam.tokens.shape[2]))
     tokens = torch.cat((history, newest[:, :, None]), dim=2)  # sentences beam tokens+1
     return beam._replace(tokens=tokens, totals=totals), parents
-
-
-def _rescored(hypothesis: Hypothesis, length_penalty: float) -> Hypothesis:
-    length = len(hypothesis.tokens) + hypothesis.is_finished
-    return hypothesis._replace(score=hypothesis.log_probability / length**length_penalty)
 
 
 def _check_settings(beam_size: int, num_best: int, patience: float) -> None:

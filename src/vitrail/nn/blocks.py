@@ -67,19 +67,14 @@ class MLP(nn.Module):
         return self.contract(self.dropout(self.activation(self.expand(x))))
 
 
-class DropPath(nn.Module):
-    """Stochastic depth: in training, zero a branch for random samples, and scale up the others.
+class DropPath(Dropout):
+    """Stochastic depth: dropout of a whole branch for random samples.
 
     Draws one number per sample from the default generator of the tensor's device, and none if the probability
     is zero or in evaluation mode.
 
     Paper: Huang et al. 2016, equation 2, scaled in training instead of in testing.
     """
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        assert 0 <= probability < 1, f"{probability} is not a probability below one"
-        self.probability = probability
 
     @property
     def is_idle(self) -> bool:
@@ -92,9 +87,6 @@ class DropPath(nn.Module):
         keep = 1 - self.probability
         stays = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) < keep
         return x * (stays / keep).to(x.dtype)
-
-    def extra_repr(self) -> str:
-        return f"probability={self.probability}"
 
 
 def drop_path_rates(last: float, depth: int) -> list[float]:

@@ -85,7 +85,22 @@ def resize_relative_table(
     return image[0].flatten(1).T.to(table.dtype)
 
 
-class GridRelativeBias(nn.Module):
+class GridBiasScheme(nn.Module):
+    """A position scheme whose call maps a grid to the bias of the scores."""
+
+    def __init__(self, grid: Grid, *, num_prefix: int) -> None:
+        super().__init__()
+        self.grid, self.num_prefix = grid, num_prefix
+
+    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
+        assert grid is not None, "positions of a grid need the grid"
+        return query, key, self(grid)
+
+    def extra_repr(self) -> str:
+        return f"grid={self.grid}, num_prefix={self.num_prefix}"
+
+
+class GridRelativeBias(GridBiasScheme):
     """Learn one bias for each head and relative position of a grid or window.
 
     Args:
@@ -97,8 +112,7 @@ class GridRelativeBias(nn.Module):
     index: Tensor
 
     def __init__(self, grid: Grid, num_heads: int, *, num_prefix: int = 0) -> None:
-        super().__init__()
-        self.grid, self.num_prefix = grid, num_prefix
+        super().__init__(grid, num_prefix=num_prefix)
         self.table = nn.Parameter(torch.zeros((2 * grid[0] - 1) * (2 * grid[1] - 1), num_heads))
         nn.init.trunc_normal_(self.table, std=TABLE_STD)
         self.register_buffer("index", relative_index(grid), persistent=False)
@@ -107,14 +121,8 @@ class GridRelativeBias(nn.Module):
         table = resize_relative_table(self.table, self.grid, grid)
         return spread_table(table, _index_for(self, grid), self.num_prefix)
 
-    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
-        return query, key, self(_known(grid))
 
-    def extra_repr(self) -> str:
-        return f"grid={self.grid}, num_prefix={self.num_prefix}"
-
-
-class ContinuousRelativeBias(nn.Module):
+class ContinuousRelativeBias(GridBiasScheme):
     """Continuous relative position bias: an MLP on log-spaced relative positions.
 
     ``bias = 16 sigmoid(mlp(sign(d) log2(1 + |8 d|) / 3))`` with ``d`` the relative position in rows and in
@@ -138,8 +146,7 @@ class ContinuousRelativeBias(nn.Module):
         num_prefix: int = 0,
         hidden_dim: int = 512,  # Liu et al. 2022, published code
     ) -> None:
-        super().__init__()
-        self.grid, self.num_prefix = grid, num_prefix
+        super().__init__(grid, num_prefix=num_prefix)
         self.expand = nn.Linear(2, hidden_dim)
         self.contract = nn.Linear(hidden_dim, num_heads, bias=False)
         for layer in (self.expand, self.contract):
@@ -155,12 +162,6 @@ class ContinuousRelativeBias(nn.Module):
         table = MAX_BIAS * self.contract(self.expand(coordinates).relu()).sigmoid()  # positions heads
         return spread_table(table, _index_for(self, grid), self.num_prefix)
 
-    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
-        return query, key, self(_known(grid))
-
-    def extra_repr(self) -> str:
-        return f"grid={self.grid}, num_prefix={self.num_prefix}"
-
     def _coordinates(self, grid: Grid, device: torch.device | None) -> Float[Tensor, "positions 2"]:
         """Return the log-spaced relative positions of a grid, in the order of ``relative_index``."""
         axes = [
@@ -171,7 +172,7 @@ class ContinuousRelativeBias(nn.Module):
         return linear.sign() * linear.abs().add(1).log2() / math.log2(LOG_SPAN)
 
 
-class PairwiseBias(nn.Module):
+class PairwiseBias(GridBiasScheme):
     """Learn one bias for each head and pair of tokens, inside the softmax: ``q_i k_j / sqrt(d) + p_ij``.
 
     Args:
@@ -183,8 +184,7 @@ class PairwiseBias(nn.Module):
     """
 
     def __init__(self, grid: Grid, num_heads: int, *, num_prefix: int = 0) -> None:
-        super().__init__()
-        self.grid, self.num_prefix = grid, num_prefix
+        super().__init__(grid, num_prefix=num_prefix)
         num_tokens = num_prefix + grid[0] * grid[1]
         self.table = nn.Parameter(torch.zeros(num_heads, num_tokens, num_tokens))
         nn.init.trunc_normal_(self.table, std=TABLE_STD)
@@ -199,12 +199,6 @@ class PairwiseBias(nn.Module):
                 table = by_place.reshape(-1, *table.shape[:2]).transpose(0, 1)  # heads tokens others
         return table[None]
 
-    def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor]:
-        return query, key, self(_known(grid))
-
-    def extra_repr(self) -> str:
-        return f"grid={self.grid}, num_prefix={self.num_prefix}"
-
 
 def spread_table(table: Tensor, index: Tensor, num_prefix: int = 0) -> Tensor:
     """Look up the bias of each pair of tokens, zero for pairs with a prefix token."""
@@ -215,8 +209,3 @@ def spread_table(table: Tensor, index: Tensor, num_prefix: int = 0) -> Tensor:
 
 def _index_for(bias: GridRelativeBias | ContinuousRelativeBias, grid: Grid) -> Tensor:
     return bias.index if grid == bias.grid else relative_index(grid, device=bias.index.device)
-
-
-def _known(grid: Grid | None) -> Grid:
-    assert grid is not None, "positions of a grid need the grid"
-    return grid
