@@ -184,23 +184,6 @@ def test_steps_of_hypotheses_equal_all_steps_at_once(kind, name):
         torch.testing.assert_close(vectors, together[:, step], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["one vector", "general", "additive, fed"])
-def test_states_go_on_from_the_rows_and_sentences_that_were_chosen(kind):
-    decoder, encoding, x = build_decoder(kind, "lstm"), make_encoding(), torch.randn(6, DIM)
-    _, state = decoder.step(x, decoder.start(encoding, padding_mask(LENGTHS, TOKENS)).expand(3))
-    expected, _ = decoder.step(x, state)
-
-    chosen, _ = decoder.step(x[[2, 0, 0, 4, 3, 5]], state.select(torch.tensor([2, 0, 0, 4, 3, 5])))
-    kept = state.keep(torch.tensor([1]))
-    left, _ = decoder.step(x[3:], kept)
-    turned, _ = decoder.step(x[[3, 4, 5, 0, 1, 2]], state.keep(torch.tensor([1, 0])))
-
-    torch.testing.assert_close(chosen, expected[[2, 0, 0, 4, 3, 5]])
-    assert kept.num_rows == 3
-    torch.testing.assert_close(left, expected[3:])
-    torch.testing.assert_close(turned, expected[[3, 4, 5, 0, 1, 2]])
-
-
 @pytest.mark.parametrize("kind", KINDS[1:])
 def test_alignments_are_recorded_as_one_map_that_hides_the_padding(kind):
     decoder, encoding, x = build_decoder(kind, "lstm"), make_encoding(), torch.randn(2, STEPS, DIM)
