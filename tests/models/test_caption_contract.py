@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from making.small_models import build_shaken, small_configs
-from vitrail.core.errors import CheckpointError, ConfigError
-from vitrail.models import MODELS, build
+from vitrail.core.errors import CheckpointError
+from vitrail.models import build
 from vitrail.models.contract import CaptionModel, CaptionModelConfig
 from vitrail.models.decoding import beam_search, greedy
 
@@ -121,12 +121,3 @@ def test_weights_of_another_model_are_refused(images):
     captioner = CONFIGS["a frozen encoder"].build()
     with pytest.raises(CheckpointError, match="differ from the encoder in"):
         captioner.encoder.take_weights(build("vit_nano", width=24, depth=1))
-
-
-def test_an_encoder_that_is_none_is_refused():
-    with pytest.raises(ConfigError, match=r"model.encoder is transformer_tiny.*a model of images"):
-        MODELS["show_attend_tell"].with_changes({"encoder": "transformer_tiny"}).build()
-    with pytest.raises(ConfigError, match=r"encoder_stage is -2, and the encoder vit_nano has one stage"):
-        MODELS["show_attend_tell"].with_changes({"encoder": "vit_nano", "encoder_stage": -2}).build()
-    with pytest.raises(ConfigError, match="encoder_changes sets image_size"):
-        MODELS["show_attend_tell"].with_changes({"encoder_changes": {"image_size": 32}})

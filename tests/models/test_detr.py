@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from making.small_models import DETR
-from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import build
 
@@ -61,18 +60,3 @@ def test_learned_queries_alone_tell_the_boxes_of_an_image_apart():
         model.queries[:] = model.queries[0]
         boxes = model(torch.randn(1, 3, 48, 64)).boxes[0]
     torch.testing.assert_close(boxes, boxes[:1].expand_as(boxes), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_heads": 5}, "num_heads 5 does not divide width 256"),
-        ({"width": 250, "num_heads": 5}, "width of fours"),
-        ({"num_frozen": 6}, "num_frozen 6"),
-        ({"backbone_depths": (3, 0)}, "at least one block"),
-        ({"dilated": True, "backbone_depths": (2,)}, "second stage"),
-    ],
-)
-def test_settings_that_do_not_fit_together_are_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        build("detr_r50", **changes)

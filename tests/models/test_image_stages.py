@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from making.small_models import BIT, CHANGES, EFFICIENTNET, PVTV2, RESNET
+from making.small_models import BIT, CHANGES, EFFICIENTNET, MVITV2, PVT, PVTV2, RESNET
 from vitrail.models import MODELS, build
 from vitrail.nn.blocks import DropPath
 
@@ -19,6 +19,7 @@ SMALL_SWIN = {
     "num_classes": 5,
     "image_size": (16, 24),
 }
+FOUR_STAGES = {**MVITV2, "depths": (1, 1, 2, 1), "key_stride": 4}
 ONE_POINT = [(1, 1)] * 7
 EFFICIENTNETS = ("efficientnet_b0", "efficientnet_b0_symmetric")
 
@@ -49,6 +50,25 @@ EFFICIENTNETS = ("efficientnet_b0", "efficientnet_b0_symmetric")
                 ((16, 24), [(8, 12), (4, 6), (2, 3), (1, 2)]),
                 ((37, 53), [(19, 27), (10, 14), (5, 7), (3, 4)]),
             )
+        ),
+        *(
+            ("pvt_t", PVT, size, grids, list(PVT["widths"]))
+            for size, grids in (
+                ((16, 24), [(8, 12), (4, 6), (2, 3), (1, 2)]),
+                ((37, 53), [(19, 27), (10, 14), (5, 7), (3, 4)]),
+                ((2, 3), [(1, 2), (1, 1), (1, 1), (1, 1)]),
+            )
+        ),
+        *(  # 250 / 4 and 331 / 4 rounded up, then halves rounded up
+            (name, FOUR_STAGES, (250, 331), [(63, 83), (32, 42), (16, 21), (8, 11)], channels)
+            for name, channels in (("mvitv2_b", [8, 16, 32, 64]), ("mvitv2_l", [16, 32, 64, 64]))
+        ),
+        (
+            "sequencer2d_s",
+            {"depths": (1, 1, 1, 1)},
+            (224, 224),
+            [(32, 32), (16, 16), (16, 16), (16, 16)],
+            [192, 384, 384, 384],
         ),
         *(
             (name, SMALL_SWIN, size, grids, [6, 12])

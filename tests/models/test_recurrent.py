@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from making.torch_recurrence import randomise
-from vitrail.core.errors import ConfigError
 from vitrail.models import build
 from vitrail.models.cost import count_parameters
 from vitrail.models.recurrent import VARIANTS, RecurrentConfig
@@ -85,22 +84,6 @@ def test_tied_matrices_are_stored_once(tie):
         }[tie]
     )
     assert list(model.state_dict()) == [name for name, _ in model.named_parameters()]
-
-
-@pytest.mark.parametrize(
-    ("changes", "given"),
-    [
-        ({"attention": "none"}, "set input_feeding to false"),
-        ({"hidden_dim": 7}, "hidden_dim"),
-        ({"tie": "all"}, "vocabularies of equal size, not 17 and 13"),
-        ({"end_id": 14}, "end_id 14 is not an id of both vocabularies"),
-        ({"attention": "cosine"}, "attention"),
-        ({"cell": "rnn"}, "cell"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(changes, given):
-    with pytest.raises(ConfigError, match=given):
-        SMALL.with_changes(changes)
 
 
 def test_attention_learns_to_reverse_short_sentences_within_seconds():

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from making.small_models import RESNET
-from vitrail.core.errors import ConfigError
 from vitrail.engines.cpu import accelerate
 from vitrail.models import build
 from vitrail.models.resnet import (
@@ -64,21 +63,6 @@ def test_zeroed_branches_let_only_shortcuts_through_and_still_learn():
     assert not branch[-1].norm.weight.any()
     assert branch[-1].norm.weight.grad.any()
     assert not branch[0].weight.grad.any()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"depths": ()},
-        {"depths": (2, 0)},
-        {"dilated": True, "depths": (3,)},
-        {"dilated": True, "block": "basic"},
-        {"zero_branches": True, "norm": "frozen"},
-    ],
-)
-def test_settings_that_do_not_fit_together_are_refused(changes):
-    with pytest.raises(ConfigError):
-        build("resnet50", **changes)
 
 
 def _block(

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from making.small_models import SAMPLED_DETR
-from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import build
 from vitrail.models.contract import BoxTargets
@@ -99,24 +98,3 @@ def test_a_named_backbone_is_read_where_its_strides_are():
     assert output.boxes.shape == (2, 7, 4)
     names = {name.partition(".")[0] for name, _ in model.backbone.backbone.stages.named_parameters()}
     assert names == {"0", "1"}  # stages that nobody reads are left out
-
-
-def test_a_backbone_without_stages_is_refused():
-    with pytest.raises(ConfigError, match=r"model.backbone is vit_nano.*swin_t"):
-        build("sdetr_nano", backbone="vit_nano")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"strides": (8, 32)}, "do not double"),
-        ({"strides": (2, 4)}, "do not double"),
-        ({"strides": (12, 24)}, "no powers of two"),
-        ({"strides": (8, 16, 32, 64)}, "needs 5 stages"),
-        ({"num_heads": 5}, "does not divide width"),
-        ({"backbone_depths": (1, 0, 1, 1)}, "greater than zero"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        build("sdetr_nano", **changes)

@@ -1,7 +1,6 @@
 import pytest
 import torch
 
-from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import build
 
@@ -44,20 +43,3 @@ def test_distances_are_measured_by_the_windows_of_the_training_before():
     tuned.load_state_dict(plain.state_dict())
     images = torch.randn(2, 3, 16, 24)
     assert not torch.allclose(tuned(images), plain(images))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"depths": (2, 2, 2)},
-        {"num_heads": (1, 5)},
-        {"depths": (2, 0)},
-        {"depths": (), "num_heads": ()},
-        {"trained_windows": (3,)},
-        {"trained_windows": (3, 0)},
-        {"window_size": 0},
-    ],
-)
-def test_settings_that_do_not_fit_together_are_refused(changes):
-    with pytest.raises(ConfigError):
-        build("swinv2_t", **{**SMALL, **changes})

@@ -164,23 +164,6 @@ def test_weights_are_drawn_so_that_logits_begin_near_standard_normal():
     assert expand.abs().max().item() == pytest.approx((6 / (64 + 32)) ** 0.5, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_heads": 5}, "num_heads 5 does not divide width 12"),
-        ({"width": 15}, "sinusoidal positions need an even width"),
-        ({"width": 15, "positions": "rotary"}, "rotary positions need heads of an even width"),
-        ({"target_vocabulary_size": 19}, "tie 'all' needs vocabularies of equal size, not 17 and 19"),
-        ({"pad_id": 17}, "pad_id 17 is not an id of both vocabularies"),
-        ({"mixer": "fourrier"}, "Did you mean 'fourier'"),
-        ({"mixer": "fourier", "positions": "rotary"}, "positions 'rotary' need mixer 'attention'"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        SMALL.with_changes(changes)
-
-
 def test_a_mixer_for_images_alone_is_refused():
     with pytest.raises(ConfigError, match=r"lstm_2d.*mixer 'lstm' for sequences"):
         build_small(mixer="lstm_2d")(*make_sentences())

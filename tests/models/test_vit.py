@@ -7,7 +7,6 @@ import torch
 import transformers
 from torch import nn
 
-from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
 from vitrail.nn.scores import ScoreName
@@ -181,30 +180,6 @@ def test_the_norm_stands_in_any_of_three_places(place):
 def test_tokens_of_a_post_norm_model_are_normalised_once():
     tokens = build("vit_ti16", **TINY, norm_place="post").tokens(torch.randn(2, 3, 16, 24))
     torch.testing.assert_close(tokens.mean(dim=-1), torch.zeros(2, 7), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_heads": 5}, "num_heads 5 does not divide width 12"),
-        ({"class_token": False}, "pool 'class' needs class_token"),
-        ({"distilled": True, "pool": "mean"}, "distilled true needs pool 'class'"),
-        ({"width": 6, "positions": "sinusoidal"}, "divisible by 4"),
-        ({"image_size": (0, 8)}, "holds no pixel"),
-        ({"stem": {"channels": [3], "strides": [3]}}, "divides patch_size 8"),
-        ({"stem": {"channels": [3], "strides": [2, 2]}}, "as many channels as strides"),
-        ({"drop_path": 1.0}, "less than 1"),
-        ({"mixer": "furier"}, r"mixer: there is no mixer named 'furier'.*'fourier'"),
-        ({"mixer": "pooling", "qkv_bias": False}, "qkv_bias False needs mixer 'attention'"),
-        ({"mixer": "pooling", "score": "dot"}, "score 'dot' needs mixer 'attention'"),
-        ({"mixer": "pooling", "positions": "pairwise"}, "positions 'pairwise' needs mixer 'attention'"),
-        ({"positions": "rotary", "num_heads": 2}, "heads of a width divisible by 4, not 6"),
-        ({"distilled": True, "head_hidden_dim": 7}, "distilled true needs"),
-    ],
-)
-def test_settings_that_do_not_fit_together_are_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        build("vit_ti16", **{**TINY, **changes})
 
 
 def test_variants_are_frozen():

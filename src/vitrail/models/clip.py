@@ -244,7 +244,7 @@ class CLIPConfig(ImageTextModelConfig):
         config = MODELS[self.image_model]
         if not isinstance(config, ImageModelConfig):
             raise ConfigError(
-                f"model.image_model is {self.image_model}, which is no model of images alone",
+                f"model.image_model is {self.image_model}, which is not a model of images alone",
                 expected="an image model, such as vit_micro, swin_t or resnet50; or null for CLIP's own",
                 remedy="vitrail models lists them",
             )

@@ -80,7 +80,9 @@ class DETRConfig(DetectionModelConfig):
         if self.width % self.num_heads:
             raise ValueError(f"num_heads {self.num_heads} does not divide width {self.width}")
         if self.width % 4:
-            raise ValueError(f"sines and cosines of rows and columns need a width of fours, not {self.width}")
+            raise ValueError(
+                f"sines and cosines of rows and columns need a width divisible by 4, not {self.width}"
+            )
         if self.num_frozen > len(self.backbone_depths) + 1:
             raise ValueError(
                 f"num_frozen {self.num_frozen} is more than the stem and {len(self.backbone_depths)} stages"

@@ -114,12 +114,12 @@ class SampledDETRConfig(DetectionModelConfig):
         if self.width % self.num_heads:
             raise ValueError(f"num_heads {self.num_heads} does not divide width {self.width}")
         if self.width % 8:
-            raise ValueError(f"sines and cosines of a box need a width of eights, not {self.width}")
+            raise ValueError(f"sines and cosines of a box need a width divisible by 8, not {self.width}")
         first = self.strides[0] if self.strides else 0
         if first < FIRST_STRIDE or self.strides != tuple(first * 2**i for i in range(len(self.strides))):
             raise ValueError(f"strides {self.strides} do not double from one to the next, from 4 on")
         if first & (first - 1):
-            raise ValueError(f"strides {self.strides} are no powers of two")
+            raise ValueError(f"strides {self.strides} are not powers of two")
         if self.backbone is None and (min(self.backbone_depths, default=0) < 1 or self.backbone_width % 2):
             raise ValueError("backbone_depths are greater than zero, and backbone_width is even")
         if self.backbone is None and len(self.backbone_depths) <= self.stages[-1]:

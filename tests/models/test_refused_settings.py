@@ -1,0 +1,121 @@
+"""Settings of models that do not fit together: each is refused in words that say what to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from vitrail.core.errors import ConfigError
+from vitrail.models import MODELS
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("vit_ti16", {"num_heads": 5}, "num_heads 5 does not divide width 192"),
+    ("vit_ti16", {"class_token": False}, "pool 'class' needs class_token"),
+    ("vit_ti16", {"distilled": True, "pool": "mean"}, "distilled true needs pool 'class'"),
+    ("vit_ti16", {"distilled": True, "head_hidden_dim": 7}, "distilled true needs"),
+    ("vit_ti16", {"width": 6, "positions": "sinusoidal"}, "divisible by 4"),
+    ("vit_ti16", {"positions": "rotary", "num_heads": 32}, "heads of a width divisible by 4, not 6"),
+    ("vit_ti16", {"image_size": (0, 8)}, "holds no pixel"),
+    ("vit_ti16", {"stem": {"channels": [3], "strides": [3]}}, "divides patch_size 16"),
+    ("vit_ti16", {"stem": {"channels": [3], "strides": [2, 2]}}, "as many channels as strides"),
+    ("vit_ti16", {"drop_path": 1.0}, "less than 1"),
+    ("vit_ti16", {"mixer": "furier"}, r"there is no mixer named 'furier'.*'fourier'"),
+    ("vit_ti16", {"mixer": "pooling", "qkv_bias": False}, "qkv_bias False needs mixer 'attention'"),
+    ("vit_ti16", {"mixer": "pooling", "score": "dot"}, "score 'dot' needs mixer 'attention'"),
+    (
+        "vit_ti16",
+        {"mixer": "pooling", "positions": "pairwise"},
+        "positions 'pairwise' needs mixer",
+    ),
+    ("pvt_t", {"depths": (1, 1)}, "one value for each stage"),
+    ("pvt_t", {"num_heads": (1, 2, 5, 3)}, "num_heads 3 does not divide width 512"),
+    ("pvt_t", {"reductions": (8, 4, 2, 2)}, "the last of the reductions is 1, not 2"),
+    ("pvt_t", {"depths": (1, 0, 1, 1)}, "greater than zero"),
+    ("mvitv2_t", {"num_heads": 5}, "num_heads 5 does not divide width 96"),
+    ("mvitv2_t", {"depths": ()}, "at least one stage"),
+    ("mvitv2_t", {"depths": (1, 0)}, "one block in each"),
+    ("mvitv2_t", {"image_size": (2, 24)}, "holds no patch of 4 pixels"),
+    ("swinv2_t", {"depths": (2, 2, 2)}, "one value for each stage"),
+    ("swinv2_t", {"depths": (), "num_heads": ()}, "one value for each stage"),
+    ("swinv2_t", {"num_heads": (3, 5, 12, 24)}, "num_heads 5 does not divide width 192"),
+    ("swinv2_t", {"depths": (2, 0, 6, 2)}, "greater than zero"),
+    ("swinv2_t", {"trained_windows": (3,)}, "trained_windows needs one value for each stage"),
+    ("swinv2_t", {"trained_windows": (3, 0, 3, 3)}, "are greater than zero"),
+    ("swinv2_t", {"window_size": 0}, "window_size"),
+    ("sequencer2d_s", {"depths": (1, 2)}, "one value for each stage"),
+    ("sequencer2d_s", {"hidden_dims": (2, 0, 3, 3)}, "at least 1"),
+    ("bit_r50x1", {"depths": ()}, "at least one block in each stage"),
+    ("bit_r50x1", {"depths": (1, 0)}, "at least one block in each stage"),
+    ("bit_r50x1", {"width": 48}, "groups do not divide width 48"),
+    ("resnet50", {"depths": ()}, "at least one block in each stage"),
+    ("resnet50", {"depths": (2, 0)}, "at least one block in each stage"),
+    ("resnet50", {"dilated": True, "depths": (3,)}, "a second stage"),
+    ("resnet50", {"dilated": True, "block": "basic"}, "needs block 'bottleneck'"),
+    ("resnet50", {"zero_branches": True, "norm": "frozen"}, "use norm 'batch'"),
+    ("detr_r50", {"num_heads": 5}, "num_heads 5 does not divide width 256"),
+    ("detr_r50", {"width": 250, "num_heads": 5}, "width divisible by 4"),
+    ("detr_r50", {"num_frozen": 6}, "num_frozen 6"),
+    ("detr_r50", {"backbone_depths": (3, 0)}, "at least one block"),
+    ("detr_r50", {"dilated": True, "backbone_depths": (2,)}, "second stage"),
+    ("sdetr_nano", {"strides": (8, 32)}, "do not double"),
+    ("sdetr_nano", {"strides": (2, 4)}, "do not double"),
+    ("sdetr_nano", {"strides": (12, 24)}, "not powers of two"),
+    ("sdetr_nano", {"strides": (8, 16, 32, 64)}, "needs 5 stages"),
+    ("sdetr_nano", {"num_heads": 5}, "does not divide width"),
+    ("sdetr_nano", {"backbone_depths": (1, 0, 1, 1)}, "greater than zero"),
+    ("sdetr_nano", {"backbone": "vit_nano"}, r"model.backbone is vit_nano.*swin_t"),
+    ("transformer_tiny", {"num_heads": 5}, "num_heads 5 does not divide width 128"),
+    ("transformer_tiny", {"width": 15, "num_heads": 3}, "sinusoidal positions need an even width"),
+    (
+        "transformer_tiny",
+        {"width": 15, "num_heads": 3, "positions": "rotary"},
+        "rotary positions need heads of an even width",
+    ),
+    (
+        "transformer_tiny",
+        {"target_vocabulary_size": 19},
+        "'all' needs vocabularies of equal size, not 10000 and 19",
+    ),
+    ("transformer_tiny", {"pad_id": 10_000}, "pad_id 10000 is not an id of both vocabularies"),
+    ("transformer_tiny", {"mixer": "fourrier"}, "Did you mean 'fourier'"),
+    (
+        "transformer_tiny",
+        {"mixer": "fourier", "positions": "rotary"},
+        "'rotary' need mixer 'attention'",
+    ),
+    ("rnn_general", {"attention": "none"}, "set input_feeding to false"),
+    ("rnn_general", {"hidden_dim": 7}, "hidden_dim"),
+    (
+        "rnn_general",
+        {"tie": "all", "target_vocabulary_size": 13},
+        "of equal size, not 8000 and 13",
+    ),
+    ("rnn_general", {"end_id": 8000}, "end_id 8000 is not an id of both vocabularies"),
+    ("rnn_general", {"attention": "cosine"}, "attention"),
+    ("rnn_general", {"cell": "rnn"}, "cell"),
+    (
+        "show_attend_tell",
+        {"encoder": "transformer_tiny"},
+        r"encoder is transformer_tiny.*a model of images",
+    ),
+    (
+        "show_attend_tell",
+        {"encoder": "vit_nano", "encoder_stage": -2},
+        "encoder_stage is -2, and the encoder vit_nano has one stage",
+    ),
+    ("show_attend_tell", {"encoder_changes": {"image_size": 32}}, "encoder_changes sets image_size"),
+    ("clip_b32", {"image_num_heads": 5}, "image_num_heads 5 does not divide"),
+    ("clip_b32", {"text_num_heads": 3}, "text_num_heads 3 does not divide"),
+    ("clip_b32", {"end_id": 49_408}, "end_id 49408 is not an id of the 49408 subwords"),
+    ("clip_b32", {"image_model": "vit_nanno"}, "no model named 'vit_nanno'"),
+    ("clip_b32", {"image_model": "transformer_tiny"}, "not a model of images alone"),
+    ("clip_b32", {"image_model": "vit_nano", "image_model_settings": {"dept": 1}}, "no setting 'dept'"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "words"), REFUSED)
+def test_settings_that_do_not_fit_are_refused(name, changes, words):
+    with pytest.raises(ConfigError, match=words), torch.device("meta"):
+        MODELS[name].with_changes(changes).build()
