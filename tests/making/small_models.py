@@ -239,9 +239,10 @@ def small_configs(kind: type[ModelConfig] = ModelConfig) -> dict[str, Any]:
     seen: set[str] = set()
     for title, (name, changes) in named.items():
         config = shrink(name).with_changes(changes) if isinstance(MODELS[name], kind) else None
-        if config is not None and repr(config) not in seen:
+        key = "" if config is None else f"{config.family} {config.model_dump(exclude={'name'})}"
+        if config is not None and key not in seen:
             configs[title] = config
-            seen.add(repr(config))
+            seen.add(key)
     return configs
 
 

@@ -58,6 +58,10 @@ class CLIPImageConfig(ImageModelConfig):
     activation: ActivationName = "quick_gelu"
     """Activation of each MLP."""
 
+    @property
+    def min_size(self) -> int:
+        return self.patch_size
+
     def build(self) -> ImageTower:
         return ImageTower(self)
 

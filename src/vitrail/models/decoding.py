@@ -187,9 +187,9 @@ def greedy(
     found = []
     for row, limit, total in rows:
         is_finished = end_id in row[:limit]
-        tokens = tuple(row[: row.index(end_id)] if is_finished else row[:limit])
-        score = total / (len(tokens) + is_finished) ** length_penalty
-        found.append(Hypothesis(tokens, total, score, is_finished))
+        text = row[: row.index(end_id)] if is_finished else row[:limit]
+        score = total / (len(text) + is_finished) ** length_penalty
+        found.append(Hypothesis(tuple(text), total, score, is_finished))
     return found
 
 

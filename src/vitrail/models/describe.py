@@ -201,6 +201,9 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
         known["num_tokens"] = inputs[0].shape[1], inputs[2].shape[1]
         known["vocabulary_sizes"] = config.source_vocabulary_size, config.target_vocabulary_size
     else:
+        assert isinstance(
+            config, ImageModelConfig | DetectionModelConfig | CaptionModelConfig | ImageTextModelConfig
+        )
         known["image_size"] = tuple(inputs[0].shape[2:])
         known["native_size"] = config.image_size
         known["num_tokens"] = inputs[1].shape[-1] if len(inputs) > 1 else None

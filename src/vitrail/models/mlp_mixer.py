@@ -46,6 +46,10 @@ class MLPMixerConfig(ImageModelConfig):
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     """Stochastic-depth rate of the last block, linear from 0."""
 
+    @property
+    def min_size(self) -> int:
+        return self.patch_size
+
     def build(self) -> MLPMixer:
         return MLPMixer(self)
 

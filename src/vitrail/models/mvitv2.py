@@ -61,6 +61,10 @@ class MViTv2Config(ImageModelConfig):
             raise ValueError(f"image_size {self.image_size} holds no patch of {self.patch_size} pixels")
         return self
 
+    @property
+    def min_size(self) -> int:
+        return self.patch_size
+
     def build(self) -> MViTv2:
         return MViTv2(self)
 

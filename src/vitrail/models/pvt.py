@@ -64,6 +64,10 @@ class PVTConfig(ImageModelConfig):
             raise ValueError(f"the last of the reductions is 1, not {self.reductions[-1]}")
         return self
 
+    @property
+    def min_size(self) -> int:
+        return self.patch_size
+
     def drop_paths(self, stage: int) -> list[float]:
         """Return the stochastic-depth rate of each block of a stage."""
         before = sum(self.depths[:stage])

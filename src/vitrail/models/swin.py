@@ -70,6 +70,10 @@ class SwinConfig(ImageModelConfig):
         return self
 
     @property
+    def min_size(self) -> int:
+        return self.patch_size
+
+    @property
     def channels(self) -> tuple[int, ...]:
         return tuple(self.width * 2**stage for stage in range(len(self.depths)))
 

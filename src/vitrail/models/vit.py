@@ -61,6 +61,10 @@ class ViTConfig(ViTVariations):
     """Stochastic-depth rate of the last block, linear from 0."""
 
     @property
+    def min_size(self) -> int:
+        return self.patch_size
+
+    @property
     def num_prefix(self) -> int:
         """Tokens before the patches."""
         return int(self.class_token) + int(self.distilled)

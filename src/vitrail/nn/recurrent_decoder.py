@@ -371,6 +371,7 @@ class InputFeedingDecoder(nn.Module):
         vectors, queries = [], []
         for gates in self.stack.enter(x.transpose(0, 1)).unbind():
             state = self._advance(gates, state, is_recorded=False)
+            assert state.fed is not None
             vectors.append(state.fed)
             queries.append(state.layers[-1][0])
         if self.readout.attention.tap is not None:
