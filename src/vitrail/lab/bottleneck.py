@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from pydantic import Field, model_validator
@@ -14,9 +14,6 @@ from vitrail.lab import harness as lab
 from vitrail.lab.symbols import NUM_SPECIAL, copied_share, draw_symbols, learn
 from vitrail.models.recurrent import RecurrentConfig, RecurrentTranslator
 from vitrail.nn.recurrent import CellName
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Context = Literal["one vector", "attention"]
 CONTEXTS: tuple[Context, ...] = get_args(Context)
@@ -114,7 +111,7 @@ class Bottleneck(lab.Claim):
             f"{vector_long:.0%} of them, attention {attention_short:.0%} and {attention_long:.0%}",
         )
 
-    def draw(self, rows: Sequence[CopiedRow]) -> Figure:
+    def draw(self, rows: Sequence[CopiedRow]) -> lab.Figure:
         figure, (axes,) = lab.new_panels(1)
         for colour, context in zip(lab.COLOURS, CONTEXTS, strict=False):
             of_context = lab.rows_of(rows, CopiedRow, context=context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +14,6 @@ from torch import Tensor, nn
 
 from vitrail.lab import harness as lab
 from vitrail.nn.attention import attention_weights
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SIDE = 2  # of a square
 
@@ -298,7 +295,7 @@ class ConvolutionByAttention(lab.Claim):
             f"scattered sets. Kept positions gain {gained}",
         )
 
-    def draw(self, rows: Sequence[SpatialRow]) -> Figure:
+    def draw(self, rows: Sequence[SpatialRow]) -> lab.Figure:
         figure, (written, *panels) = lab.new_panels(4, columns=4)
         errors = lab.rows_of(rows, WrittenRow)
         written.scatter(lab.column(errors, "alpha"), lab.column(errors, "error"), color=lab.COLOURS[0], s=14)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -21,10 +21,6 @@ from vitrail.models.contract import ImageModelConfig
 from vitrail.models.resnet import ResNetConfig
 from vitrail.models.vit import ViTConfig
 from vitrail.tasks.classification.opening import open_dataset
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 ModelName = Literal["ViT", "hybrid", "ResNet"]
 MODELS: tuple[ModelName, ...] = get_args(ModelName)
@@ -146,7 +142,7 @@ class DataHunger(lab.Claim):
             measured=f"{rows[0].data}, {scores}. The ResNet's lead goes from {few:+.1%} to {many:+.1%}",
         )
 
-    def draw(self, rows: Sequence[HungerRow]) -> Figure:
+    def draw(self, rows: Sequence[HungerRow]) -> lab.Figure:
         figure, (axes,) = lab.new_panels(1)
         draw_curves(axes, rows)
         return figure
@@ -206,7 +202,7 @@ class DataHunger(lab.Claim):
 CLAIM = DataHunger()
 
 
-def draw_curves(axes: Axes, rows: Sequence[HungerRow]) -> None:
+def draw_curves(axes: lab.Axes, rows: Sequence[HungerRow]) -> None:
     """Plot a curve for each model on one data set, with the range over its seeds behind it."""
     sizes = sorted(set(lab.column(rows, "num_images")))
     for name, colour in zip(MODELS, lab.COLOURS, strict=False):

@@ -31,8 +31,8 @@ from vitrail.report.page import section, table, write_page
 from vitrail.train.run import describe_environment
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
 
 Verdict = Literal["holds", "partly", "does not hold", "undecided"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from operator import attrgetter
 from statistics import median
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 import torch.nn.functional as F
@@ -24,9 +24,6 @@ from vitrail.nn.cache import KeyValueCache
 from vitrail.nn.recurrent import LSTM
 from vitrail.nn.relative import GridRelativeBias
 from vitrail.nn.windows import WindowAttention, fit_windows
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LayerName = Literal["recurrent", "attention", "windows", "convolution"]
 LAYERS: tuple[LayerName, ...] = get_args(LayerName)
@@ -307,7 +304,7 @@ class LengthCost(lab.Claim):
             f"{self._gains(rows)}",
         )
 
-    def draw(self, rows: Sequence[LengthRow]) -> Figure:
+    def draw(self, rows: Sequence[LengthRow]) -> lab.Figure:
         figure, (forward, step, memory) = lab.new_panels(3)
         for colour, name in zip(lab.COLOURS, LAYERS, strict=False):
             alone, counted = self._alone(rows, name), lab.rows_of(rows, MemoryRow, layer=name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from pydantic import Field
@@ -15,9 +15,6 @@ from vitrail.models.bit import BiTConfig
 from vitrail.models.contract import ImageModelConfig, ModelConfig, TranslationModelConfig
 from vitrail.models.cost import ForwardCost, count_forward, count_parameters
 from vitrail.models.vit import ViTConfig
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 VIT, TRANSFORMER = "Dosovitskiy et al. 2021", "Vaswani et al. 2017"
 
@@ -203,7 +200,7 @@ class ModelSizes(lab.Claim):
             f"({worst.deviation:+.1%}). {len(lab.rows_of(rows, QuotedRow))} more are only quoted",
         )
 
-    def draw(self, rows: Sequence[SizeRow]) -> Figure:
+    def draw(self, rows: Sequence[SizeRow]) -> lab.Figure:
         """Plot the relative deviation of each judged number."""
         figure, (axes,) = lab.new_panels(1)
         counted = [row for row in lab.rows_of(rows, CountedRow) if row.tolerance is not None][::-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from pydantic import Field
@@ -15,9 +15,6 @@ from vitrail.nn.mixers import MixerShape, build_mixer
 from vitrail.nn.rotary import SequenceRotary
 from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias
 from vitrail.nn.sinusoidal import SinusoidalPositions
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LayerName = Literal["attention", "sinusoidal", "learned", "relative", "rotary", "convolution", "recurrent"]
 LAYERS: tuple[LayerName, ...] = get_args(LayerName)
@@ -80,7 +77,7 @@ class Permutation(lab.Claim):
             f"{least.layer}, {least.error:.2g}",
         )
 
-    def draw(self, rows: Sequence[PermutedRow]) -> Figure:
+    def draw(self, rows: Sequence[PermutedRow]) -> lab.Figure:
         figure, (axes,) = lab.new_panels(1)
         for x, layer in enumerate(LAYERS):
             errors = [max(row.error, 1e-18) for row in rows if row.layer == layer]  # zero has no logarithm

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from pydantic import Field
@@ -15,9 +15,6 @@ from vitrail.engines.cpu import accelerate
 from vitrail.lab import harness as lab
 from vitrail.lab.symbols import NUM_SPECIAL, draw_symbols, learn, mean_loss
 from vitrail.models.transformer import Transformer, TransformerConfig
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Norm = Literal["post", "pre"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
@@ -143,7 +140,7 @@ class PreNorm(lab.Claim):
             f"{exponents['pre']:+.2f} (pre, theory -0.5)",
         )
 
-    def draw(self, rows: Sequence[PreNormRow]) -> Figure:
+    def draw(self, rows: Sequence[PreNormRow]) -> lab.Figure:
         figure, (by_block, by_depth, losses) = lab.new_panels(3)
         deepest = max(lab.column(lab.rows_of(rows, GradientRow), "depth"))
         for colour, norm in zip(lab.COLOURS, NORMS, strict=False):

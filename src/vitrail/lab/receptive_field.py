@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -15,10 +15,6 @@ from vitrail.lab import harness as lab
 from vitrail.nn.attention import Attention
 from vitrail.nn.relative import GridRelativeBias
 from vitrail.nn.windows import WindowAttention, WindowStage, fit_windows
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 StackName = Literal["stacked", "strided", "dilated", "windows", "shifted windows", "global"]
 STACKS: tuple[StackName, ...] = get_args(StackName)
@@ -114,7 +110,7 @@ class ReceptiveField(lab.Claim):
             f"{max(shares):.0%} of the positions seen by {deep} convolutions have weight",
         )
 
-    def draw(self, rows: Sequence[FieldRow]) -> Figure:
+    def draw(self, rows: Sequence[FieldRow]) -> lab.Figure:
         from matplotlib.colors import LogNorm
 
         seed = min(row.seed for row in rows)
@@ -208,7 +204,7 @@ class ReceptiveField(lab.Claim):
 CLAIM = ReceptiveField()
 
 
-def _draw_curves(axes: Axes, rows: Sequence[FieldRow]) -> None:
+def _draw_curves(axes: lab.Axes, rows: Sequence[FieldRow]) -> None:
     """Plot the rows that each stack sees by depth, for one seed."""
     for colour, stack in zip(lab.COLOURS, STACKS, strict=True):
         of_stack = lab.rows_of(rows, FieldRow, stack=stack)

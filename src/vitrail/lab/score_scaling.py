@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING
 
 import torch
 from pydantic import Field
@@ -12,9 +11,6 @@ from torch import Tensor
 
 from vitrail.lab import harness as lab
 from vitrail.nn.attention import attention_weights
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STEADY = 2.0  # largest ratio of gradients that count as equal
 VANISHED = 10.0
@@ -89,7 +85,7 @@ class ScoreScaling(lab.Claim):
             f"{exponents[False]:z.2f} and {exponents[True]:z.2f}",
         )
 
-    def draw(self, rows: Sequence[ScoreRow]) -> Figure:
+    def draw(self, rows: Sequence[ScoreRow]) -> lab.Figure:
         figure, (scores, weights, gradients) = lab.new_panels(3)
         for colour, scaled, name in zip(lab.COLOURS, (False, True), ("q k", "q k / sqrt(d)"), strict=False):
             for axes, field, style, title in (

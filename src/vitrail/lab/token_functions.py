@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +20,6 @@ from vitrail.nn.attention import Attention
 from vitrail.train.optimise import Optimisers
 from vitrail.train.schedule import rate_at
 from vitrail.train.settings import OptimSettings
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LayerName = Literal["attention", "convolution", "stacked convolutions"]
 LAYERS: tuple[LayerName, ...] = get_args(LayerName)
@@ -292,7 +289,7 @@ class TokenFunction(lab.Claim):
             f"{self.blind_error:.0%}",
         )
 
-    def draw(self, rows: Sequence[FunctionRow]) -> Figure:
+    def draw(self, rows: Sequence[FunctionRow]) -> lab.Figure:
         figure, (by_hand, learned) = lab.new_panels(2)
         built, trained = lab.rows_of(rows, BuiltRow), lab.rows_of(rows, LearnedRow)
         for seed in sorted(set(lab.column(built, "seed"))):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import sqrt
 from random import Random
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
@@ -38,10 +38,6 @@ from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.settings import ImageDataSettings
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.zero_shot import SLOT, embed_classes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Defence = Literal["none", "prompts", "masking", "silencing"]
 DEFENCES: tuple[Defence, ...] = get_args(Defence)
@@ -388,7 +384,7 @@ def _doubts(rows: Sequence[DefenceRow], clean_accuracy: float) -> list[str]:
 COLUMNS = 3  # of examples
 
 
-def draw_shares(axes: Axes, rows: Sequence[DefenceRow], impossible: Sequence[ImpossibleRow]) -> None:
+def draw_shares(axes: lab.Axes, rows: Sequence[DefenceRow], impossible: Sequence[ImpossibleRow]) -> None:
     """Plot how often each defence's predictions are the written word and the true class.
 
     Args:
@@ -417,7 +413,7 @@ def draw_shares(axes: Axes, rows: Sequence[DefenceRow], impossible: Sequence[Imp
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3)
 
 
-def draw_heads(axes: Axes, rows: Sequence[HeadRow]) -> None:
+def draw_heads(axes: lab.Axes, rows: Sequence[HeadRow]) -> None:
     """Plot how much each head attends to words, by layer."""
     layers = list(dict.fromkeys(row.layer for row in rows))
     for is_silenced, colour, meaning in ((False, lab.COLOURS[0], "kept"), (True, lab.COLOURS[1], "silenced")):
@@ -428,7 +424,7 @@ def draw_heads(axes: Axes, rows: Sequence[HeadRow]) -> None:
     axes.set_xticks(range(1, len(layers) + 1))
 
 
-def draw_examples(axes: Axes, rows: Sequence[ExampleRow], images: Sequence[np.ndarray]) -> None:
+def draw_examples(axes: lab.Axes, rows: Sequence[ExampleRow], images: Sequence[np.ndarray]) -> None:
     """Show at most six attacked images with their predictions, in two rows."""
     axes.axis("off")
     axes.set_title("shown + written: predicted, and with prompts", fontsize=10)
@@ -549,7 +545,7 @@ class Typographic(lab.Claim):
             f"word: {'; '.join(parts)}",
         )
 
-    def draw(self, rows: Sequence[TypographicRow]) -> Figure:
+    def draw(self, rows: Sequence[TypographicRow]) -> lab.Figure:
         heads, examples = lab.rows_of(rows, HeadRow), lab.rows_of(rows, ExampleRow)
         shown = lab.rows_of(examples, ExampleRow, seed=examples[0].seed)
         figure, (shares, *of_heads, last) = lab.new_panels(3 if heads else 2)
