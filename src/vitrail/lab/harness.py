@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import math
 import time
@@ -28,6 +27,7 @@ from vitrail.core.duration import format_duration
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.core.registry import Registry
 from vitrail.report.page import section, table, write_page
+from vitrail.report.pictures import MORE_COLOURS, frame, to_png, white_figure
 from vitrail.train.run import describe_environment
 
 if TYPE_CHECKING:
@@ -160,24 +160,17 @@ def mean(rows: Iterable[Row], name: str, **values: Any) -> float:
     return fmean(column(rows, name, **values))
 
 
-# Okabe and Ito 2008, told apart by the colour-blind; more of them than a report's plots need.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-DPI = 130
+COLOURS = MORE_COLOURS
 
 
 def new_panels(num_panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]]:
     """Return a figure with that many panels, row by row, at most ``columns`` beside each other."""
-    # Not pyplot's: nothing global is touched and nothing has to be closed.
-    from matplotlib.figure import Figure
-
     columns = min(columns, num_panels)
     rows = math.ceil(num_panels / columns)
-    figure = Figure(figsize=(4.6 * columns, 3.4 * rows), layout="constrained", facecolor="white")
+    figure = white_figure(4.6 * columns, 3.4 * rows, "")
     panels = [figure.add_subplot(rows, columns, index + 1) for index in range(num_panels)]
     for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(linewidth=0.5, alpha=0.5)
-        axes.set_axisbelow(True)
+        frame(axes, "", "")
     return figure, panels
 
 
@@ -214,13 +207,6 @@ def draw_dots(
         axes.scatter(positions, column(shown, y), color=colour, label=name, s=22)
     axes.set_xticks(range(len(groups)), [str(group) for group in groups])
     return groups
-
-
-def to_png(figure: Figure) -> bytes:
-    """Return a figure as a PNG file."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
-    return buffer.getvalue()
 
 
 def fit_exponent(x: Sequence[float], y: Sequence[float]) -> float:
@@ -286,16 +272,24 @@ class LabResults(Config):
 
     claims: tuple[ClaimResult, ...] = Field(default=())
 
-    def with_result(self, result: ClaimResult) -> LabResults:
-        """Return the results with this one added; it replaces an earlier result of the same claim."""
-        others = [claim for claim in self.claims if claim.name != result.name]
-        return LabResults(claims=tuple(sorted([*others, result], key=lambda claim: claim.name)))
-
 
 def tabulate(rows: Sequence[Row]) -> tuple[Table, ...]:
     """Sort rows into one table per kind, in order of first appearance."""
-    kinds = list(dict.fromkeys(type(row) for row in rows))
-    return tuple(_tabulate_kind(kind, rows_of(rows, kind)) for kind in kinds)
+    tables = []
+    for kind in dict.fromkeys(type(row) for row in rows):
+        fields = kind.model_fields.items()
+        trees = [row.model_dump(mode="json") for row in rows_of(rows, kind)]
+        tables.append(
+            Table(
+                caption=" ".join((kind.__doc__ or "").split()),
+                columns={
+                    name: " ".join((field.description or "").replace("``", "").split())
+                    for name, field in fields
+                },
+                rows=tuple(tuple(_storable(tree[name]) for name, _ in fields) for tree in trees),
+            )
+        )
+    return tuple(tables)
 
 
 def write_assignment(name: str, value: Any) -> str:
@@ -322,16 +316,6 @@ def format_cell(value: Cell) -> str:
     return f"{value:.4g}" if isinstance(value, float) else value
 
 
-def _tabulate_kind(kind: type[Row], rows: Sequence[Row]) -> Table:
-    columns = {name: field.description or "" for name, field in kind.model_fields.items()}
-    trees = [row.model_dump(mode="json") for row in rows]
-    return Table(
-        caption=" ".join((kind.__doc__ or "").split()),
-        columns={name: " ".join(text.replace("``", "").split()) for name, text in columns.items()},
-        rows=tuple(tuple(_storable(tree[name]) for name in columns) for tree in trees),
-    )
-
-
 def _storable(value: Cell) -> Cell:
     """Replace NaN and infinity, which JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -348,10 +332,7 @@ dt{font-weight:600;color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 
 
 def write_lab_page(path: Path, results: LabResults) -> None:
-    """Write the page, with the pictures that lie in its folder embedded.
-    Raises:
-        CheckpointError: the disk is full or not writable.
-    """
+    """Write the page, with the pictures that lie in its folder embedded."""
     title = "Claims, measured"
     header = ["claim", "source", "published", "measured", "verdict"]
     rows = [
@@ -373,11 +354,15 @@ def _claim_section(result: ClaimResult, picture: Path) -> str:
         source = f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
         image = f'<img src="{source}" alt="{escape(result.measured, quote=True)}">'
     tables = "".join(map(_rows, result.tables))
-    return section(
-        result.name,
-        f"<p>{escape(result.statement)}</p><dl>{described}</dl>{image}{tables}",
-        _conditions(result),
+    environment = result.environment
+    conditions = (
+        f"Seed {result.seed}; {format_duration(max(result.seconds, 0.1))}, "
+        f"{format_duration(max(result.cpu_s, 0.1))} of CPU time; "
+        f"{environment.get('cpu', 'an unknown CPU')}, {environment.get('threads', '?')} threads. "
+        + ", ".join(map(result.write_setting, result.settings))
     )
+    content = f"<p>{escape(result.statement)}</p><dl>{described}</dl>{image}{tables}"
+    return section(result.name, content, conditions)
 
 
 def _rows(measured: Table) -> str:
@@ -393,16 +378,6 @@ def _rows(measured: Table) -> str:
         f"<details><summary>{escape(measured.caption)} {len(rows)} rows</summary>"
         f"{table(list(columns), rows, numbers)}<details><summary>What the columns "
         f"are</summary>{meaning}</details></details>"
-    )
-
-
-def _conditions(result: ClaimResult) -> str:
-    environment = result.environment
-    where = f"{environment.get('cpu', 'an unknown CPU')}, {environment.get('threads', '?')} threads"
-    settings = ", ".join(map(result.write_setting, result.settings))
-    return (
-        f"Seed {result.seed}; {format_duration(max(result.seconds, 0.1))}, "
-        f"{format_duration(max(result.cpu_s, 0.1))} of CPU time; {where}. {settings}"
     )
 
 
@@ -445,17 +420,13 @@ class LabRun:
         return self.folder / PAGE
 
 
-def ignore(event: LabEvent) -> None:
-    """Do nothing with an event."""
-
-
 def run_claims(
     names: Sequence[str],
     *,
     changes: Mapping[str, Any] | None = None,
     output: str | Path = DEFAULT_OUTPUT,
     seed: int = 0,
-    on_event: OnLabEvent = ignore,
+    on_event: OnLabEvent = lambda event: None,
 ) -> LabRun:
     """Measure and judge claims, and write their plots, ``results.json`` and a page.
 
@@ -477,7 +448,8 @@ def run_claims(
         on_event(ClaimBegan(claim.name, number, len(claims)))
         result, picture = measure(claim, seed=seed, progress=on_event)
         results.append(result)
-        known = known.with_result(result)
+        others = [claim for claim in known.claims if claim.name != result.name]
+        known = LabResults(claims=tuple(sorted([*others, result], key=lambda claim: claim.name)))
         path = folder / result.picture
         atomic_write(path, picture)
         atomic_write(folder / RESULTS_FILE, known.model_dump_json(indent=2) + "\n")
