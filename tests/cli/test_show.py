@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from making.comparisons import make_run
 from vitrail.cli.bench import show_bench
 from vitrail.cli.comparing import fit_columns, show_comparing, show_comparison
 from vitrail.cli.training import show_progress, show_report, show_training
 from vitrail.engines.bench import BenchReport
 from vitrail.engines.choice import BenchResult
 from vitrail.studies.comparing import Compared, Judging, RunBegan, RunEnded, RunWent
-from vitrail.studies.comparison import ComparedRun, Comparison, Figures, PairTest, stand
+from vitrail.studies.comparison import ComparedRun, Comparison, PairTest, stand
 from vitrail.tasks.training import Began, Finished, PipelineEvent
 from vitrail.train.evaluate import Report
 from vitrail.train.events import Kept, Logged, Replanned, Saved, Started, Stepped, StoppedEarly, Validated
@@ -142,27 +143,15 @@ def test_the_table_fits_and_failed_engines_stay_with_the_reason(capsys: pytest.C
     assert "the choice is not stored: runs could not be written: no space" in capsys.readouterr().out
 
 
-FIGURES = Figures(
-    score=0.875,
-    lower=0.8,
-    upper=0.93,
-    samples="photos@1a|test|40",
-    parameters=1_234_567,
-    macs=45_600_000,
-    samples_per_s=1234.4,
-    peak_memory_mib=512.3,
-    steps=12_000,
-    training_s=3.5,
-)
 LONG = "synthesizer_factorized_dense"
 
 
 @pytest.fixture
 def runs() -> tuple[ComparedRun, ...]:
     return (
-        ComparedRun(name=LONG, seed=0, folder="a", figures=FIGURES),
+        make_run(LONG, 0, steps=12_000),
         ComparedRun(name="lstm", seed=0, error="out of memory"),
-        ComparedRun(name="mlp", seed=0, folder="b", figures=FIGURES.with_changes({"score": 0.5})),
+        make_run("mlp", 0, steps=12_000, score=0.5),
     )
 
 

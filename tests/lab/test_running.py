@@ -35,7 +35,7 @@ LITTLE = {
 }
 
 
-def test_claims_leave_pictures_numbers_and_a_page(tmp_path: Path) -> None:
+def test_claims_leave_pictures_numbers_and_a_page_and_the_same_one_is_renewed(tmp_path: Path) -> None:
     events: list[LabEvent] = []
 
     done = run_claims(
@@ -58,22 +58,17 @@ def test_claims_leave_pictures_numbers_and_a_page(tmp_path: Path) -> None:
     page = done.page.read_text()
     assert page.count("data:image/png;base64,") == 2
     assert "Vaswani et al. 2017, section 3.5" in page
-    assert [event.name for event in events if isinstance(event, ClaimBegan)] == [
-        "score_scaling",
-        "permutation",
-    ]
+    began = [event.name for event in events if isinstance(event, ClaimBegan)]
+    assert began == ["score_scaling", "permutation"]
     assert [type(event) for event in events[-2:]] == [Progress, ClaimEnded]
 
+    again = run_claims(["permutation"], changes={"permutation.num_seeds": 2}, output=done.folder)
 
-def test_other_claims_of_the_folder_stay_and_the_same_one_is_renewed(tmp_path: Path) -> None:
-    run_claims(["permutation"], changes={"permutation.num_seeds": 1}, output=tmp_path)
-    run_claims(["score_scaling"], changes={**LITTLE_SCORES}, output=tmp_path)
-    done = run_claims(["permutation"], changes={"permutation.num_seeds": 2}, output=tmp_path)
-
-    stored = LabResults.from_tree(json.loads((tmp_path / "results.json").read_text()))
-    assert [result.name for result in done.results] == ["permutation"]
-    assert [claim.name for claim in stored.claims] == ["permutation", "score_scaling"]
-    assert stored.claims[0].settings["num_seeds"] == 2
+    kept = LabResults.from_tree(json.loads((done.folder / "results.json").read_text()))
+    assert [result.name for result in again.results] == ["permutation"]
+    assert [claim.name for claim in kept.claims] == ["permutation", "score_scaling"]
+    assert kept.claims[0].settings["num_seeds"] == 2
+    assert kept.claims[1] == stored.claims[1]
 
 
 def test_settings_that_belong_together_are_taken_together(tmp_path: Path) -> None:
@@ -146,7 +141,7 @@ def test_results_that_cannot_be_read_are_not_overwritten(tmp_path: Path) -> None
     assert file.read_text() == '{"claims": 7}'
 
 
-def test_rows_become_tables_whose_columns_are_explained() -> None:
+def test_rows_become_tables_whose_columns_are_explained_and_cells_readable() -> None:
     row = ScoreRow(
         dim=4,
         scaled=True,
@@ -163,16 +158,8 @@ def test_rows_become_tables_whose_columns_are_explained() -> None:
     assert table.columns["dim"] == "Width of queries and keys."
     assert len(table.rows) == 2
     assert table.rows[0][:4] == (4, True, 0, None)
-
-
-def test_cells_are_written_for_a_reader() -> None:
-    assert [format_cell(value) for value in (True, 2048, 0.123456, None, "pre")] == [
-        "yes",
-        "2,048",
-        "0.1235",
-        "-",
-        "pre",
-    ]
+    cells = [format_cell(value) for value in (True, 2048, 0.123456, None, "pre")]
+    assert cells == ["yes", "2,048", "0.1235", "-", "pre"]
 
 
 def test_the_command_lists_the_claims(
@@ -198,23 +185,13 @@ def test_the_command_measures_and_says_what_holds(
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "1/1 permutation"
-    assert [line.split()[0] for line in lines if re.match("[a-z]", line)] == [
-        "claim",
-        "source",
-        "published",
-        "measured",
-        "verdict",
-        "time",
-        "page",
-    ]
+    heads = [line.split()[0] for line in lines if re.match("[a-z]", line)]
+    assert heads == ["claim", "source", "published", "measured", "verdict", "time", "page"]
     shown = " ".join(" ".join(lines).split())
     assert "verdict holds, with num_seeds=2 (default 8) time" in shown
     assert lines[-1] == "page lab/lab.html"
     assert max(map(len, lines)) <= 80
     assert (tmp_path / "lab" / "permutation.png").exists()
 
-
-def test_a_misspelt_claim_is_a_user_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "permutaton"]) == 2
-
     assert "Did you mean 'permutation'" in " ".join(capsys.readouterr().err.split())

@@ -12,7 +12,11 @@ from making.box_folders import make_scenes, write_coco
 from making.caption_folders import write_csv, write_parquet
 from making.image_folders import write_image_folder
 from making.plain_pages import plain_pages
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.tasks.training import TrainedRun, train
+from vitrail.train.run import Run
+from vitrail.train.settings import TrainSettings
 
 BRIEF = {"train.steps": 4, "train.validations": 2, "train.precision": "float32"}
 WORDS = {"a": "ein", "dog": "Hund", "man": "Mann", "runs": "rennt", "sees": "sieht", "big": "grosser"}
@@ -27,6 +31,18 @@ def write_corpus(folder: Path, *, train: int = 150, test: int = 11) -> Path:
         (folder / f"{split}.en").write_text("".join(" ".join(row) + "\n" for row in rows))
         (folder / f"{split}.de").write_text("".join(" ".join(WORDS[w] for w in row) + "\n" for row in rows))
     return folder
+
+
+def write_untrained_run(folder: Path, source: Path, loaded: LoadedModel) -> Path:
+    """Write the run directory that a training of an image classifier on a source leaves, without training."""
+    experiment = ClassificationExperiment(
+        data=ImageDataSettings(source=str(source), image_size=loaded.preprocessing["image_size"]),
+        model=loaded.model_settings,
+        train=TrainSettings(steps=1, batch_size=2),
+    )
+    run = Run.create(folder, experiment, [], name="tiny")
+    loaded.save(run.model_folder)
+    return run.path
 
 
 class SmallRun(NamedTuple):

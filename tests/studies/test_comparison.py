@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from making.comparisons import make_run
 from vitrail.studies.comparison import (
     ComparedRun,
     Comparison,
-    CurvePoint,
-    Figures,
     PairTest,
     comparison_table,
     conditions,
@@ -25,27 +24,6 @@ from vitrail.studies.comparison_page import (
     write_comparison,
 )
 
-CURVE = (CurvePoint(step=100, elapsed_s=2.0, score=0.5), CurvePoint(step=200, elapsed_s=4.0, score=0.8))
-FIGURES = Figures(
-    score=0.875,
-    lower=0.8,
-    upper=0.93,
-    samples="photos@1a|test|40",
-    parameters=1_234_567,
-    macs=45_600_000,
-    samples_per_s=1234.4,
-    peak_memory_mib=512.3,
-    steps=200,
-    training_s=3.5,
-    curve=CURVE,
-)
-
-
-def run_of(name: str, seed: int = 3, **changes: object) -> ComparedRun:
-    return ComparedRun(
-        name=name, seed=seed, folder=f"{name}-seed{seed}", figures=FIGURES.with_changes(changes)
-    )
-
 
 def pair_of(first: str, second: str, p: float, *, lower: float = 0.01, **changes: object) -> PairTest:
     fields = {"difference": 0.05, "lower": lower, "upper": 0.09, "p": p / 3, "p_corrected": p, **changes}
@@ -55,9 +33,9 @@ def pair_of(first: str, second: str, p: float, *, lower: float = 0.01, **changes
 @pytest.fixture
 def comparison() -> Comparison:
     runs = (
-        run_of("attention"),
+        make_run("attention"),
         ComparedRun(name="fourier", seed=3, error="the loss <b>became</b> NaN"),
-        run_of("pooling", score=0.9),
+        make_run("pooling", score=0.9),
         ComparedRun(name="mlp", seed=3),
     )
     standings = (stand(runs[2:3], (0.8, 0.95)), stand(runs[:1], (0.8, 0.93)))
@@ -82,29 +60,20 @@ def test_the_table_begins_with_the_highest_score(comparison):
     assert rows[3] == ["mlp", *"-------"]
 
 
-def test_translators_have_a_second_score():
-    run = run_of("rnn", score=31.25, lower=30.0, upper=32.5, further={"chrf": 55.5})
+def test_translators_have_a_second_score_and_memory_that_nobody_counted_is_a_dash():
+    run = make_run("rnn", score=31.25, further={"chrf": 55.5}, peak_memory_mib=None)
+    standings = (stand([run], (30.0, 32.5)), stand([run], None))
     comparison = Comparison(
-        kind="model",
-        data="p",
-        score="bleu",
-        budget_s=9,
-        runs=(run,),
-        standings=(stand([run], (30.0, 32.5)),),
+        kind="model", data="p", score="bleu", budget_s=9, runs=(run,), standings=standings
     )
     header, rows = comparison_table(comparison)
     assert header[:4] == ["model", "BLEU", "95 %", "chrF"]
     assert rows[0][:4] == ["rnn", "31.2", "30.0-32.5", "55.5"]
-
-
-def test_memory_that_nobody_counted_is_a_dash(comparison):
-    standing = stand([run_of("mlp", peak_memory_mib=None)], None)
-    _, rows = comparison_table(comparison.model_copy(update={"standings": (standing,)}))
-    assert rows[0][2] == rows[0][-1] == "-"
+    assert rows[1][2] == rows[1][-1] == "-"
 
 
 def test_runs_of_one_name_are_averaged():
-    standing = stand([run_of("mlp", 1, score=0.5), run_of("mlp", 2, score=0.7, steps=301)], (0.4, 0.8))
+    standing = stand([make_run("mlp", 1, score=0.5), make_run("mlp", 2, score=0.7, steps=301)], (0.4, 0.8))
     assert (standing.seeds, standing.over, standing.steps) == ((1, 2), "seeds", 250)
     assert standing.score == pytest.approx(0.6)
 
@@ -128,7 +97,7 @@ def test_a_difference_needs_both_a_small_p_and_an_interval_without_zero(comparis
 
 
 def test_what_others_than_the_first_differ_in_is_named(comparison):
-    runs = (*comparison.runs, run_of("lstm", score=0.7))
+    runs = (*comparison.runs, make_run("lstm", score=0.7))
     changed = comparison.model_copy(
         update={
             "runs": runs,
@@ -154,14 +123,12 @@ def test_pairs_that_were_not_tested_are_called_so(comparison):
     assert "nothing to compare" in state(nothing)[0]
 
 
-def test_runs_of_very_different_length_are_called_so(comparison):
+def test_runs_that_are_short_or_of_very_different_length_are_called_so(comparison):
     assert not any("start-up" in sentence for sentence in state(comparison))
-    short = comparison.model_copy(update={"runs": (*comparison.runs, run_of("lstm", steps=2))})
-    assert any("speed decide more than the architecture" in sentence for sentence in state(short))
+    uneven = comparison.model_copy(update={"runs": (*comparison.runs, make_run("lstm", steps=2))})
+    assert any("speed decide more than the architecture" in sentence for sentence in state(uneven))
 
-
-def test_short_runs_are_no_ranking(comparison):
-    runs = tuple(run_of(name, steps=20) for name in ("pooling", "attention"))
+    runs = tuple(make_run(name, steps=20) for name in ("pooling", "attention"))
     short = comparison.model_copy(update={"runs": runs})
     assert any("do not rank" in s and "a longer budget" in s for s in state(short))
     counted = short.model_copy(update={"changes": {"train.steps": 20}})
@@ -177,16 +144,9 @@ def test_conditions_name_time_or_steps_and_what_all_share(comparison):
     assert "trained for 20 steps, with seed 3, one after" in conditions(counted)
 
 
-@pytest.mark.parametrize(
-    ("names", "text"), [(["a"], "a"), (["a", "b"], "a and b"), (list("abcde"), "a, b, c and 2 others")]
-)
-def test_many_names_are_cut(names, text):
-    assert join_names(names) == text
-
-
 def test_curves_of_several_seeds_become_a_band():
     curve = [{"step": 120, "elapsed_s": 2.4, "score": 0.7}]  # stopped before its second validation
-    runs = [run_of("mlp", 1), run_of("mlp", 2, curve=curve)]
+    runs = [make_run("mlp", 1), make_run("mlp", 2, curve=curve)]
     (point,) = join_curves(runs, lambda point: point.step)
     assert (point.x, point.lower, point.upper) == (110, 0.5, 0.7)
     assert point.mean == pytest.approx(0.6)
@@ -199,7 +159,7 @@ def test_the_front_holds_what_no_other_beats_in_both():
 
 
 def test_every_name_has_a_look_of_its_own():
-    runs = tuple(run_of(f"mixer{number}") for number in range(2 * len(MORE_COLOURS) + 1))
+    runs = tuple(make_run(f"mixer{number}") for number in range(2 * len(MORE_COLOURS) + 1))
     looks = looks_of(Comparison(kind="mixer", data="d", score="accuracy", budget_s=9, runs=runs))
     assert len(set(looks.values())) == len(runs)
 
@@ -219,23 +179,23 @@ def test_the_page_holds_what_it_says_pictures_tables_failures_and_links(comparis
     assert "fourier, seed 3" in page
 
 
-def test_a_page_without_a_finished_run_has_no_picture(comparison, tmp_path):
-    empty = comparison.model_copy(update={"runs": comparison.runs[1:2], "standings": (), "pairs": ()})
-    write_comparison(tmp_path / "page.html", empty)
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "<svg" not in page
-    assert "failed" in page
+def test_pictures_are_left_out_where_nothing_was_finished_or_validated(comparison, tmp_path):
+    def page_of(**changes: object) -> str:
+        write_comparison(tmp_path / "page.html", comparison.model_copy(update=changes))
+        return (tmp_path / "page.html").read_text(encoding="utf-8")
+
+    unfinished = page_of(runs=comparison.runs[1:2], standings=(), pairs=())
+    assert "<svg" not in unfinished
+    assert "failed" in unfinished
+    unvalidated = page_of(runs=(make_run("attention", curve=()), make_run("pooling", curve=())))
+    assert "Learning curves" not in unvalidated
 
 
-def test_curves_are_left_out_where_nothing_was_validated(comparison, tmp_path):
-    runs = (run_of("attention", curve=()), run_of("pooling", curve=()))
-    write_comparison(tmp_path / "page.html", comparison.model_copy(update={"runs": runs}))
-    assert "Learning curves" not in (tmp_path / "page.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(999, "999"), (1_000, "1.00 k"), (45_600_000, "45.6 M"), (987_654_321, "988 M"), (17.6e9, "17.6 G")],
-)
-def test_great_numbers_have_three_digits(count, text):
-    assert format_count(count) == text
+def test_many_names_are_cut_and_great_numbers_have_three_digits():
+    assert [join_names(list(names)) for names in ("a", "ab", "abcde")] == [
+        "a",
+        "a and b",
+        "a, b, c and 2 others",
+    ]
+    counts = {999: "999", 1_000: "1.00 k", 45_600_000: "45.6 M", 987_654_321: "988 M", 17.6e9: "17.6 G"}
+    assert [format_count(count) for count in counts] == list(counts.values())

@@ -9,6 +9,7 @@ import pytest
 
 from making.image_folders import write_image_folder
 from making.small_exports import load_small
+from making.small_runs import write_untrained_run
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError
 from vitrail.engines.export.comparison import generate_samples
@@ -16,9 +17,6 @@ from vitrail.engines.export.package import Package
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.studies import exporting
 from vitrail.tasks.classification.opening import open_dataset
-from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
-from vitrail.train.run import Run
-from vitrail.train.settings import TrainSettings
 
 pytestmark = pytest.mark.compiled
 
@@ -38,14 +36,7 @@ def loaded(photos: Path) -> LoadedModel:
 @pytest.fixture
 def run_folder(photos: Path, loaded: LoadedModel, tmp_path: Path) -> Path:
     """A run directory as training leaves it, of a model that was not trained."""
-    experiment = ClassificationExperiment(
-        data=ImageDataSettings(source=str(photos), image_size=(16, 24)),
-        model=loaded.model_settings,
-        train=TrainSettings(steps=1, batch_size=1),
-    )
-    run = Run.create(tmp_path / "runs", experiment, [], name="tiny")
-    loaded.save(run.model_folder)
-    return run.path
+    return write_untrained_run(tmp_path / "runs", photos, loaded)
 
 
 def test_a_run_is_compared_on_its_own_test_split(run_folder, photos, tmp_path, monkeypatch, capsys):

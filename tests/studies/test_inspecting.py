@@ -10,17 +10,16 @@ from PIL import Image
 from making.caption_folders import write_csv
 from making.clip_folder import write_clip_folder
 from making.image_folders import write_image_folder
-from making.saved_vit import CHANGES, save_vit
+from making.saved_vit import save_vit
+from making.small_runs import write_untrained_run
 from making.small_translators import small_translator
 from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.engines.loading import load_any
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import save_model
 from vitrail.studies.inspecting import HEAD_PANELS, inspect_learned
-from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
-from vitrail.train.run import Run
-from vitrail.train.settings import TrainSettings
 
 MIXER = {"image_size": (8, 8), "patch_size": 4, "width": 12, "depth": 1, "num_classes": 3}
 
@@ -34,14 +33,7 @@ def saved(tmp_path: Path) -> Path:
 def trained(tmp_path: Path) -> Path:
     """A run directory as a training leaves it, beside the folder of its images."""
     photos = write_image_folder(tmp_path / "photos", per_class=6)
-    experiment = ClassificationExperiment(
-        data=ImageDataSettings(source=str(photos), image_size=(12, 8)),
-        model=model_settings("vit_nano", **CHANGES, num_classes=3),
-        train=TrainSettings(steps=1, batch_size=2),
-    )
-    run = Run.create(tmp_path / "runs", experiment, [], name="tiny")
-    save_vit(run.model_folder)
-    return run.path
+    return write_untrained_run(tmp_path / "runs", photos, load_any(save_vit(tmp_path / "model")))
 
 
 def test_heads_are_measured_on_the_run_s_own_validation_images(trained: Path) -> None:
@@ -51,8 +43,6 @@ def test_heads_are_measured_on_the_run_s_own_validation_images(trained: Path) ->
     other = inspect_learned(trained, num_samples=2, seed=1)
 
     assert found.heads is not None
-    assert again.heads is not None
-    assert other.heads is not None
     assert done == [1, 2, 1, 2]
     assert found.left_out == {}
     assert found.heads.origin.startswith("validation images of ")
@@ -105,11 +95,8 @@ def test_other_images_need_no_labels_and_broken_ones_are_passed_over(saved: Path
     of_pattern = inspect_learned(saved, data=f"{folder}/[01].png").heads
     of_other_classes = inspect_learned(saved, data="digits", num_samples=1).heads
 
-    assert of_folder is not None
     assert (of_folder.num_samples, of_folder.num_unreadable, of_folder.image_size) == (3, 1, (12, 8))
-    assert of_pattern is not None
     assert (of_pattern.num_samples, of_pattern.num_unreadable) == (2, 0)
-    assert of_other_classes is not None
     assert of_other_classes.origin == "validation images of digits"
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from making.comparisons import make_run
 from vitrail.core.errors import DataError
 from vitrail.report.significance import holm, mcnemar_exact, seed_interval, welch
-from vitrail.studies.comparison import ComparedRun, Comparison, Figures
+from vitrail.studies.comparison import Comparison
 from vitrail.studies.judging import judge, stand_all
 from vitrail.tasks.classification.comparing import Accuracy
 
@@ -37,24 +38,12 @@ class MadeUp(Accuracy):
 
 def compared(correct: dict[str, int], **changes: object) -> Comparison:
     """Return a comparison of runs that are called as in ``vit-0``: name and seed."""
+    fields = {"lower": 0.1, "upper": 0.9, "samples": "photos@1|test|120", **changes}
     runs = []
     for folder, number in correct.items():
         name, seed = folder.split("-")
-        figures = Figures(
-            score=number / COUNT,
-            lower=0.1,
-            upper=0.9,
-            samples="photos@1|test|120",
-            parameters=10,
-            macs=20,
-            samples_per_s=30.0,
-            peak_memory_mib=None,
-            steps=500,
-            training_s=4.0,
-        )
-        runs.append(
-            ComparedRun(name=name, seed=int(seed), folder=folder, figures=figures.with_changes(changes))
-        )
+        run = make_run(name, int(seed), score=number / COUNT, **fields)
+        runs.append(run.model_copy(update={"folder": folder}))
     return Comparison(kind="model", data="photos", score="accuracy", budget_s=60, runs=tuple(runs))
 
 

@@ -64,7 +64,6 @@ def test_the_page_has_every_panel_the_layers_and_what_is_left_out(found: Learned
 
 
 def test_the_table_counts_depth_within_each_part_and_gives_ranges(found: Learned) -> None:
-    assert found.heads is not None
     assert layer_rows(found.heads) == [
         ["0", "encoder.0.mixer", "2", "4.0 (3.0 to 5.0)", "0.50 (0.25 to 0.75)", "1.00 (0.50 to 1.50)"],
         ["1", "encoder.1.mixer", "2", "4.0 (4.0 to 4.0)", "0.50 (0.50 to 0.50)", "1.00 (1.00 to 1.00)"],
@@ -77,7 +76,6 @@ def test_the_table_counts_depth_within_each_part_and_gives_ranges(found: Learned
 
 
 def test_columns_that_are_empty_in_all_layers_are_left_out(found: Learned) -> None:
-    assert found.heads is not None
     words = replace(found.heads, layers=found.heads.layers[2:])
 
     assert layer_table(found.heads)[0][3:] == ["distance, px", "entropy (1 = even)", "entropy, nats"]

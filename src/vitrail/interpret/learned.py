@@ -112,15 +112,15 @@ OTHER_POSITIONS: dict[tuple[type[nn.Module], ...], str] = {
 
 
 def find_filters(model: nn.Module, *, num_channels: int = 3) -> Filters | None:
-    """Return the first filters over pixels, None if no layer reads an image.
-
-    Args:
-        num_channels: of its images.
-    """
+    """Return the first filters over pixels, None if no layer reads an image of so many channels."""
     for name, module in model.named_modules():
         weights = _filters_of(module)
         if weights is not None and weights.shape[1] == num_channels:
-            return Filters(name, weights.detach().float(), _reads_patches(module))
+            if isinstance(module, nn.Conv2d):
+                reads_patches = module.kernel_size == module.stride != (1, 1)
+            else:
+                reads_patches = isinstance(module, PatchEmbed) and module.patch_size > 1
+            return Filters(name, weights.detach().float(), reads_patches)
     return None
 
 
@@ -156,13 +156,6 @@ def why_no_positions(model: nn.Module) -> str:
             return f"its positions are {what}"
     policy = str(getattr(getattr(model, "config", None), "position_policy", ""))
     return f"it has no table of positions ({policy})" if policy else "it has no table of positions"
-
-
-def _reads_patches(module: nn.Module) -> bool:
-    """Return whether a layer embeds non-overlapping patches larger than a pixel."""
-    if isinstance(module, nn.Conv2d):
-        return module.kernel_size == module.stride != (1, 1)
-    return isinstance(module, PatchEmbed) and module.patch_size > 1
 
 
 def _filters_of(module: nn.Module) -> Tensor | None:

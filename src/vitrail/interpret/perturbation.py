@@ -219,17 +219,16 @@ class Faithfulness:
             {name: area_under(curves, self.shares) for name, curves in of_all.items()}
             for of_all in (self.deletion, self.insertion)
         )
-        to_deletion, to_insertion = (
+        against = [
             {reference: compare_areas(areas, reference) for reference in REFERENCES if reference in areas}
             for areas in (deletion, insertion)
-        )
+        ]
         scores = [
             MethodScore(
                 name,
                 mean_interval(deletion[name]),
                 mean_interval(insertion[name]),
-                {other: found[name] for other, found in to_deletion.items() if name in found},
-                {other: found[name] for other, found in to_insertion.items() if name in found},
+                *({other: found[name] for other, found in each.items() if name in found} for each in against),
             )
             for name in deletion
         ]

@@ -111,11 +111,7 @@ def weigh_edges(
 
 
 def start_relevance(gradient: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens"]:
-    """Return equal relevance of the last tokens that the head reads, zero for others.
-
-    Args:
-        gradient: of the class score with respect to the last tokens.
-    """
+    """Return equal relevance of the last tokens that the head reads, where the gradient is not zero."""
     is_read = gradient.ne(0).any(dim=-1).float()
     return is_read / is_read.sum(dim=1, keepdim=True).clamp(min=1)
 

@@ -73,11 +73,7 @@ class Explanation:
         return self.maps[0].layers if self.maps else ()
 
     def part(self, name: str | None = None) -> Maps:
-        """Return maps by name, the first by default.
-
-        Raises:
-            ConfigError: there are no such maps.
-        """
+        """Return maps by name, the first by default."""
         for each in self.maps:
             if name in (None, each.name):
                 return each
@@ -96,14 +92,7 @@ class Explanation:
         layer: int | None = None,
         head: int | None = None,
     ) -> Tensor:
-        """Return what a query attends to; see ``Maps.attention``.
-
-        Args:
-            query: index of a word or box, or a point of the picture relative to its height and width.
-            of: name of the maps, the first by default.
-            layer: index; None means the layer shown first.
-            head: index; None means the mean over heads.
-        """
+        """Return ``Maps.attention`` of the maps named ``of``, by default the first."""
         return self.part(of).attention(query, layer=layer, head=head)
 
     @property
@@ -145,11 +134,7 @@ class Explanation:
 
     @cached_property
     def rollout(self) -> Float[Tensor, "tokens tokens"]:
-        """Attention rollout through all layers, prefix tokens first.
-
-        Raises:
-            ConfigError: the layers do not attend over one set of tokens.
-        """
+        """Attention rollout through all layers, prefix tokens first."""
         return self._roll_out("mean")
 
     def relevance(
@@ -167,8 +152,7 @@ class Explanation:
             method: ``rollout`` through all layers, the ``attention`` of one layer, or class-specific:
                 ``relevance`` (gradients times attention, all layers), ``gradient_input``, ``occlusion`` or
                 ``integrated_gradients``, which suit every model; None means ``method_for`` of the class.
-            layer: index for ``attention``; by default the last.
-            head: index for ``attention``; None fuses all heads.
+            layer, head: index for ``attention``; by default the last layer, and all heads fused.
             fusion: of heads: mean, max or min.
             class_name: for class-specific methods; by default the most probable.
 
@@ -209,12 +193,7 @@ class Explanation:
     def showing(self, method: str | None = None, class_name: str | None = None) -> Explanation:
         """Return the same explanation with another method or class first, computed immediately.
 
-        Args:
-            method: None means ``method_for`` of the class.
-            class_name: for class-specific methods; by default the most probable.
-
-        Raises:
-            ConfigError: as ``relevance``.
+        Arguments and errors are those of ``relevance``.
         """
         first = self.method_for(method, class_name)
         chosen = replace(self, first=first, classes=self.classes if class_name is None else (class_name,))
@@ -261,9 +240,7 @@ class Explanation:
 
         Args:
             query: index of a word or box, or a method of ``relevance``, by default the default one.
-            layer: as in ``attention`` or ``relevance``.
-            head: likewise.
-            class_name: as in ``relevance``.
+            layer, head, class_name: as in ``attention`` or ``relevance``.
         """
         assert self.picture is not None, "an explanation of an image"
         enlarged = enlarge_picture(self.picture, picture.OVERLAY_PX)
@@ -308,8 +285,7 @@ class Explanation:
 
         Args:
             method: for classifiers, as in ``relevance``.
-            layer: index of the only layer shown.
-            head: likewise.
+            layer, head: index of the only one shown.
         """
         return picture.still(self, method, layer=layer, head=head, class_name=class_name)
 
@@ -326,8 +302,7 @@ class Explanation:
 
         Args:
             path: with the suffix of a picture format, or .html.
-            layer: in a picture; a page shows all.
-            head: likewise.
+            layer, head: in a picture; a page shows all.
 
         Raises:
             ConfigError: the suffix is of an unknown format, or as ``relevance``.

@@ -168,11 +168,7 @@ def num_query_prefix(recorded: AttentionMap) -> int:
 
 
 def checked_index(what: str, index: int, count: int, *, of: str = "") -> int:
-    """Return a non-negative index.
-
-    Raises:
-        ConfigError: it is out of range.
-    """
+    """Return a non-negative index; raise ConfigError if it is out of range."""
     if not -count <= index < count:
         raise ConfigError(
             f"there is no {what} {index}{of}",
