@@ -32,7 +32,6 @@ from vitrail.studies.comparison import (
     CurvePoint,
     Figures,
     PairTest,
-    Standing,
     stand,
     state,
 )
@@ -56,13 +55,16 @@ class Contestant:
 
     @property
     def name(self) -> str:
-        """Which one."""
         return self.runs[0].name
 
     @property
     def scores(self) -> list[float]:
         """The score of each run."""
         return _scores(self.runs)
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.scores))
 
 
 def stand_all(comparison: Comparison, contestants: Sequence[Contestant] = ()) -> Comparison:
@@ -102,7 +104,8 @@ def judge(folder: Path, comparison: Comparison, metric: ComparisonMetric) -> Com
     num_resamples = max(metric.least_resamples, round(num_pairs / (LEAST_P_SHARE * LEVEL)))
     contestants = list(_read(folder, comparison, names, metric, num_resamples))
     placed = stand_all(comparison, contestants)
-    pairs = _test_pairs(_ranked(contestants, placed.standings), metric)
+    ranks = {standing.name: rank for rank, standing in enumerate(placed.standings)}
+    pairs = _test_pairs(sorted(contestants, key=lambda each: ranks[each.name]), metric)
     tested = placed.model_copy(update={"pairs": tuple(pairs)})
     return tested.model_copy(update={"statements": state(tested)})
 
@@ -128,11 +131,6 @@ def _read(
             yield Contestant(runs, outcomes, metric.resample(outcomes, num_resamples))
 
 
-def _ranked(contestants: Sequence[Contestant], standings: Sequence[Standing]) -> list[Contestant]:
-    places = {standing.name: place for place, standing in enumerate(standings)}
-    return sorted(contestants, key=lambda contestant: places[contestant.name])
-
-
 def _test_pairs(ranked: Sequence[Contestant], metric: ComparisonMetric) -> list[PairTest]:
     """Test each pair, and correct for their number.
 
@@ -149,7 +147,7 @@ def _test_pairs(ranked: Sequence[Contestant], metric: ComparisonMetric) -> list[
         PairTest(
             first=first.name,
             second=second.name,
-            difference=_mean(first) - _mean(second),
+            difference=first.mean - second.mean,
             lower=max(-most, difference.lower),
             upper=min(most, difference.upper),
             p=difference.p,
@@ -163,7 +161,7 @@ def _test_pairs(ranked: Sequence[Contestant], metric: ComparisonMetric) -> list[
 def _test(
     first: Contestant, second: Contestant, metric: ComparisonMetric
 ) -> tuple[Difference, Literal["mcnemar", "bootstrap", "welch and bootstrap"]]:
-    over_samples = paired_bootstrap(_mean(first) - _mean(second), first.resampled, second.resampled)
+    over_samples = paired_bootstrap(first.mean - second.mean, first.resampled, second.resampled)
     if len(first.runs) > 1:
         return require_both(welch(first.scores, second.scores), over_samples), "welch and bootstrap"
     exact = metric.exact_p(first.outcomes[0], second.outcomes[0])
@@ -185,10 +183,6 @@ def _interval(runs: Sequence[ComparedRun], resampled: np.ndarray | None) -> tupl
 
 def _scores(runs: Sequence[ComparedRun]) -> list[float]:
     return [run.figures.score for run in runs if run.figures is not None]
-
-
-def _mean(contestant: Contestant) -> float:
-    return float(np.mean(contestant.scores))
 
 
 def measure_run(folder: Path, metric: ComparisonMetric) -> Figures:

@@ -121,7 +121,17 @@ def score_vtab(
         )
         how = f"weighted {num_neighbours}-nn, temperature {temperature:g}" if protocol == "knn" else protocol
         signed = {"protocol": how, "resized": f"as {RESIZED[preparation]}"}
-    return _join(run, _score_all(tasks, sources, measure, on_task), signed)
+    scores = _score_all(tasks, sources, measure, on_task)
+    accuracies = [score.accuracy for score in scores]
+    signature = {
+        "benchmark": "VTAB-1k, mean top-1 accuracy of 19 tasks",
+        **signed,
+        "model": Path(run).name,
+        "tasks": f"{sum(accuracy is not None for accuracy in accuracies)} of {NUM_TASKS}",
+        "vitrail": __version__,
+    }
+    groups = {group: _mean([each.accuracy for each in scores if each.group == group]) for group in GROUPS}
+    return VtabScores(signature=signature, tasks=tuple(scores), groups=groups, mean=_mean(accuracies))
 
 
 def _score_all(
@@ -131,7 +141,8 @@ def _score_all(
     on_task: Callable[[TaskScore], None],
 ) -> list[TaskScore]:
     """Score all available tasks; raise the first error if every one failed."""
-    scores, errors = [], []
+    scores: list[TaskScore] = []
+    errors = []
     for task in tasks:
         found, report, reason = sources[task.name], None, ""
         try:
@@ -139,38 +150,29 @@ def _score_all(
         except VitrailError as error:
             errors.append(error)
             reason = str(error)
-        scores.append(_task_score(task, report, reason))
+        scores.append(
+            TaskScore(
+                name=task.name,
+                title=task.title.removeprefix("VTAB-1k "),
+                group=task.group,
+                accuracy=None if report is None else report.scores["accuracy"],
+                signature={} if report is None else report.signature,
+                error=reason,
+            )
+        )
         on_task(scores[-1])
     if errors and all(score.accuracy is None for score in scores):
         raise errors[0]
     return scores
 
 
-def _join(run: str | Path, scores: Sequence[TaskScore], signed: dict[str, str]) -> VtabScores:
-    signature = {
-        "benchmark": "VTAB-1k, mean top-1 accuracy of 19 tasks",
-        **signed,
-        "model": Path(run).name,
-        "tasks": f"{sum(score.accuracy is not None for score in scores)} of {NUM_TASKS}",
-        "vitrail": __version__,
-    }
-    return VtabScores(
-        signature=signature,
-        tasks=tuple(scores),
-        groups={
-            group: _mean([score.accuracy for score in scores if score.group == group]) for group in GROUPS
-        },
-        mean=_mean([score.accuracy for score in scores]),
-    )
-
-
 def _sources_of(tasks: Sequence[Benchmark], folder: str) -> dict[str, str | None]:
     """Return how each task is named for opening, None where it is not there."""
     sources = {task.name: _source_of(task, folder) for task in tasks}
     if not any(sources.values()):
-        places = [Path(folder)] if folder else folders_of(tasks[0])
+        folders = [Path(folder)] if folder else folders_of(tasks[0])
         raise DataError(
-            f"no task of VTAB-1k is on this machine: {places[0] if places else 'VITRAIL_DATA is not set'}",
+            f"no task of VTAB-1k is on this machine: {folders[0] if folders else 'VITRAIL_DATA is not set'}",
             expected=f"a folder for each task, such as {tasks[0].folders[0]}/, with {tasks[0].layout}",
             remedy=f"Download them from {tasks[0].download}, and give what is above them as {GROUP}:FOLDER",
         )
@@ -181,8 +183,8 @@ def _source_of(task: Benchmark, folder: str) -> str | None:
     """Return how a task is named for opening, None where it is not there."""
     if not folder:
         return task.name if find_folder(task) is not None else None
-    place = Path(folder).expanduser() / Path(task.folders[0]).name
-    return f"{task.name}:{place}" if place.is_dir() else None
+    data = Path(folder).expanduser() / Path(task.folders[0]).name
+    return f"{task.name}:{data}" if data.is_dir() else None
 
 
 class _FineTuning(NamedTuple):
@@ -219,17 +221,6 @@ class _FineTuning(NamedTuple):
             return Report.load(folder / "report.json")
         assert isinstance(trained, TrainedRun), "not a dry run"
         return Report.load(trained.folder / "report.json")
-
-
-def _task_score(task: Benchmark, report: Report | None, error: str) -> TaskScore:
-    return TaskScore(
-        name=task.name,
-        title=task.title.removeprefix("VTAB-1k "),
-        group=task.group,
-        accuracy=None if report is None else report.scores["accuracy"],
-        signature={} if report is None else report.signature,
-        error=error,
-    )
 
 
 def _mean(values: list[float | None]) -> float | None:
