@@ -35,11 +35,12 @@ def test_a_named_detector_is_prepared_as_one() -> None:
         ({"engines": "torch,onnx"}, "'onnxruntime'"),
         ({"precisions": "float16"}, "'float32'"),
         ({"size": "large"}, "384x512"),
+        ({"source": "transformer_tiny"}, "reads no images"),
     ],
 )
-def test_wrong_words_are_refused(changes: dict[str, str], expected: str) -> None:
+def test_wrong_words_and_translators_are_refused(changes: dict[str, str], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
-        bench_model("vit_nano", **changes)  # type: ignore[arg-type]
+        bench_model(**{"source": "vit_nano", **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("named", "is_kept"), [("vit_nano", False), ("model", True)])
@@ -61,8 +62,3 @@ def test_only_what_somebody_may_predict_with_is_kept(
         bench_model(named)
 
     assert [store is not None for store in stores] == [is_kept]
-
-
-def test_translators_are_refused() -> None:
-    with pytest.raises(ConfigError, match="reads no images"):
-        bench_model("transformer_tiny")

@@ -21,35 +21,31 @@ def run(script: str, folder: Path, on_progress=lambda line: None) -> None:
     run_to_the_end([sys.executable, "-c", script], folder / "log", on_progress)
 
 
-def test_lines_about_steps_are_told_and_all_are_kept(tmp_path):
-    told = []
-    run("print('run x'); print('step 1/2, loss 3'); print('step 2/2, loss 1', end='')", tmp_path, told.append)
-    assert told == ["step 1/2, loss 3"]
+def test_lines_about_steps_are_passed_on_and_all_are_kept(tmp_path):
+    shown = []
+    run(
+        "print('run x'); print('step 1/2, loss 3'); print('step 2/2, loss 1', end='')", tmp_path, shown.append
+    )
+    assert shown == ["step 1/2, loss 3"]
     assert (tmp_path / "log").read_text().splitlines() == ["run x", "step 1/2, loss 3", "step 2/2, loss 1"]
 
 
-def test_a_user_error_is_told_in_one_line(tmp_path):
-    script = "import sys; print('step 1'); sys.exit('vitrail: error: the data is\\nnot there. Look again.')"
-    with pytest.raises(CommandError) as caught:
-        run(script, tmp_path)
-    assert str(caught.value) == "the data is not there. Look again."
-
-
-def test_of_a_traceback_the_last_line_is_told(tmp_path):
-    with pytest.raises(CommandError, match=r"^ZeroDivisionError: division by zero$"):
-        run("1 / 0", tmp_path)
-
-
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "message"),
     [
+        (
+            "import sys; print('step 1'); sys.exit('vitrail: error: the data is\\nnot there. Look again.')",
+            "the data is not there. Look again.",
+        ),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
         ("raise SystemExit(3)", "ended with code 3"),
         ("import os; os.kill(os.getpid(), 9)", "ended by SIGKILL, as the system does when memory runs out"),
     ],
 )
-def test_a_silent_end_is_told_by_its_code(tmp_path, script, told):
-    with pytest.raises(CommandError, match=told):
+def test_a_failure_is_explained_in_one_line(tmp_path, script, message):
+    with pytest.raises(CommandError) as caught:
         run(script, tmp_path)
+    assert str(caught.value) == message
 
 
 def test_an_interruption_reaches_the_command_which_may_finish_its_step(tmp_path):

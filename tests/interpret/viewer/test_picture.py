@@ -23,21 +23,17 @@ def size_of(png: bytes) -> tuple[int, int]:
         return picture.size
 
 
-def test_a_picture_grows_with_the_sentence_and_the_layers() -> None:
+def test_a_picture_grows_with_the_sentence_and_the_layers_and_may_have_gaps() -> None:
     small, wide = size_of(alignment_png([toy_panel(3, 4)])), size_of(alignment_png([toy_panel(3, 40)]))
-    four = size_of(alignment_png([toy_panel(3, 4, f"layer {place}") for place in range(4)]))
+    png = alignment_png([toy_panel(3, 4, f"layer {index}") for index in range(4)])
+    four = size_of(png)
 
     assert wide[0] > small[0] + 36 * 20
     assert wide[1] < small[1] + 40
     assert four[0] > 2.5 * small[0]
     assert four[1] > 1.8 * small[1]
-
-
-def test_the_last_row_of_panels_may_have_gaps() -> None:
-    with Image.open(io.BytesIO(alignment_png([toy_panel(3, 4)] * 4))) as picture:
-        width, height = picture.size
-        gap = picture.convert("L").crop((width * 2 // 5, height * 3 // 5, width, height))
-
+    with Image.open(io.BytesIO(png)) as picture:  # the last row has one panel of three
+        gap = picture.convert("L").crop((four[0] * 2 // 5, four[1] * 3 // 5, *four))
     assert gap.getextrema() == (255, 255)
 
 
@@ -73,6 +69,8 @@ def test_an_explanation_has_a_picture_of_what_it_is_about() -> None:
     assert of_boxes().still().width > 3 * 400  # all boxes, and each of two
     assert of_caption().still().width == 3 * 220 + 2 * 3  # the image, and each word but the end
     assert of_text().still().width > of_text().still(layer=0, head=0).width
+    drawn = {of_caption().still(layer=layer).tobytes() for layer in (None, 0, 1)}
+    assert len(drawn) == 3  # the mean over layers is none of them
 
 
 @pytest.mark.parametrize(
@@ -88,8 +86,3 @@ def test_an_explanation_has_a_picture_of_what_it_is_about() -> None:
 def test_picks_that_do_not_exist_are_refused(explanation, picks: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         explanation().still(**picks)
-
-
-def test_a_chosen_layer_is_drawn() -> None:
-    drawn = {of_caption().still(layer=layer).tobytes() for layer in (None, 0, 1)}
-    assert len(drawn) == 3  # the mean over layers is none of them
