@@ -58,8 +58,8 @@ def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
         ConfigError: the name ends otherwise.
         CheckpointError: the disk is full or not writable; a former file is as it was.
     """
-    rows, columns = found.grid
-    how = f"{found.num_images} images, {rows} x {columns} patches, covered with {FILLED[found.filling]}."
+    patches = " x ".join(map(str, found.grid))
+    how = f"{found.num_images} images, {patches} patches, covered with {FILLED[found.filling]}."
     panels = [
         Panel(
             f"{kind} curves of the methods",
