@@ -187,7 +187,7 @@ def test_a_task_that_fails_is_told_and_stops_no_other(
     assert main([*arguments, "--json"]) == 1
     by_name = {task["name"]: task for task in json.loads(capsys.readouterr().out)["tasks"]}
 
-    assert "DTD failed: " in shown
+    assert "DTD failed:" in shown
     assert by_name["vtab-dtd"]["accuracy"] is None
     assert "test.txt cannot be read: line 1 is 'images/test/000.png cat'" in by_name["vtab-dtd"]["error"]
     assert by_name["vtab-kitti"]["accuracy"] is not None
