@@ -15,9 +15,10 @@ MAX_LISTED = 1000  # affected items named in JSON; the count is always exact
 MAX_SHOWN = 3  # affected items named in a summary
 
 
-def number_of(count: int, one: str, many: str | None = None) -> str:
-    """Return a count with its noun, in the plural (``many``, or with an s) unless it is one."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+def number_of(count: int, noun: str) -> str:
+    """Return a count with its noun, which is in the plural unless it is one."""
+    ending = "" if count == 1 else "es" if noun.endswith(("s", "x")) else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,9 @@ class Verdict:
         elif "captions" in self.counts:
             content = number_of(sum(self.counts["captions"].values()), "caption")
         else:
-            content = number_of(self.counts["classes"], "class", "classes")
+            content = number_of(self.counts["classes"], "class")
             if "boxes" in self.counts:
-                boxes = number_of(sum(self.counts["boxes"].values()), "box", "boxes")
+                boxes = number_of(sum(self.counts["boxes"].values()), "box")
                 content = f"{boxes} of {content}"
         total = number_of(sum(numbers.values()), unit)
         lines = _wrap(f"{self.source}: {total}, {content} ({parts})", "", width)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, runtime_checkable
 
-from vitrail.data.dataset import DividedDataset
+import numpy as np
+
 from vitrail.data.findings import Finding, about, counted, number_of
 from vitrail.data.inspection import SeenImages
 
@@ -52,6 +52,30 @@ def find_similar_names(examined: SeenImages) -> Iterator[Finding]:
     yield from counted(pairs, "warning", "similar-class-names", "class name", "spelt in several ways", remedy)
 
 
+def find_uneven_classes(examined: SeenImages) -> Iterator[Finding]:
+    """Classes with too few training examples, and a largest one many times as large as the smallest."""
+    train, names, things = examined.per_class["train"], examined.class_names, examined.things
+    sizes = {index: f"{names[index]} ({train[index]})" for index in np.flatnonzero(train).tolist()}
+    yield from counted(
+        [text for index, text in sizes.items() if train[index] < MIN_PER_CLASS],
+        "warning",
+        "small-classes",
+        "class",
+        f"with fewer than {MIN_PER_CLASS} training {things}",
+        "Collect more, or start from pretrained weights",
+    )
+    largest, smallest = max(sizes, key=train.item, default=0), min(sizes, key=train.item, default=0)
+    if sizes and train[largest] >= HEAVY_IMBALANCE * train[smallest]:
+        yield Finding(
+            "warning",
+            "imbalance",
+            f"the largest class has {train[largest] / train[smallest]:.0f} times the {things} of the "
+            "smallest",
+            "Read the scores per class, as a mean hides small classes; collect more of them if they matter",
+            (sizes[largest], sizes[smallest]),
+        )
+
+
 def find_wrong_suffixes(examined: SeenImages) -> Iterator[Finding]:
     """Files whose suffix does not match their format."""
     items = [f"{name} is {seen.other_format}" for name, seen in examined.seen if seen.other_format]
@@ -91,16 +115,7 @@ def find_odd_sizes(examined: SeenImages) -> Iterator[Finding]:
         )
 
 
-@runtime_checkable
-class ExaminedDivision(Protocol):
-    """A data set after its images were inspected."""
-
-    @property
-    def dataset(self) -> DividedDataset[Any]:
-        """The data set."""
-
-
-def find_missing_splits(examined: ExaminedDivision) -> Iterator[Finding]:
+def find_missing_splits(examined: SeenImages) -> Iterator[Finding]:
     """Splits that the source does not name, which were drawn from its images, or are empty."""
     dataset = examined.dataset
     origins = {"validation": dataset.validation_origin, "test": dataset.test_origin}

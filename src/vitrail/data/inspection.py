@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
 from PIL import Image
 
 from vitrail.core.errors import DataError
-from vitrail.data.dataset import EncodedImage, ImageDataset, ImageSplit
+from vitrail.data.dataset import DividedDataset, EncodedImage, ImageSplit
 from vitrail.data.images import (
     SIXTEEN_BIT_MODES,
     decode,
@@ -49,73 +49,58 @@ class Inspection(NamedTuple):
     """Exif tag, 1..8: how the stored pixels were turned to be upright; 1 if they are."""
 
 
-@runtime_checkable
-class SeenImages(Protocol):
+@dataclass(frozen=True)
+class SeenImages:
     """A data set of images with any kind of labels, and the inspection of each image."""
 
-    @property
-    def class_names(self) -> tuple[str, ...]: ...
-
-    @property
-    def unreadable(self) -> dict[str, str]: ...
-
-    @property
-    def seen(self) -> list[tuple[str, Inspection]]: ...
-
-
-@dataclass(frozen=True)
-class Examined:
-    """A data set with the inspection of each of its images."""
-
-    dataset: ImageDataset
+    dataset: DividedDataset[Any]
     inspections: dict[str, list[Inspection]]
+    """Of the images of each split."""
+    things: ClassVar[str] = "images"
+    """What has a class."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        return self.dataset.class_names
+        """Empty if images have no classes."""
+        return getattr(self.dataset, "class_names", ())
+
+    def rows(self) -> Iterator[tuple[str, int, str, Inspection]]:
+        """Yield split, index in the split, name and inspection of each image."""
+        for split_name, split in self.dataset.splits.items():
+            for index, (name, seen) in enumerate(zip(split.names, self.inspections[split_name], strict=True)):
+                yield split_name, index, name, seen
 
     @cached_property
     def unreadable(self) -> dict[str, str]:
-        return {name: seen.error for name, _, _, seen in self._rows() if seen.error}
+        """By name of each unusable image, the reason."""
+        return {name: seen.error for _, _, name, seen in self.rows() if seen.error}
 
     @cached_property
     def seen(self) -> list[tuple[str, Inspection]]:
-        return [(name, seen) for name, _, _, seen in self.readable]
-
-    @cached_property
-    def readable(self) -> list[tuple[str, str, int, Inspection]]:
-        """Name, split, label and inspection of each usable image."""
-        return [row for row in self._rows() if not row[3].error]
+        """Name and inspection of each usable image."""
+        return [(name, seen) for _, _, name, seen in self.rows() if not seen.error]
 
     @cached_property
     def per_class(self) -> dict[str, np.ndarray]:
-        counts = {name: np.zeros(len(self.dataset.class_names), dtype=np.int64) for name in self.inspections}
-        for _, split, label, _ in self.readable:
-            counts[split][label] += 1
-        return counts
+        """For each split, the number of usable examples of each class; empty if there are no classes."""
+        return {}
 
     @property
     def counts(self) -> dict[str, Any]:
-        names = self.dataset.class_names
+        """The counts of a verdict."""
         return {
             "images": {name: len(split) for name, split in self.dataset.splits.items()},
-            "classes": len(names),
+            "classes": len(self.class_names),
             "format": self.dataset.format,
             "per_class": {
                 name: {split: int(numbers[label]) for split, numbers in self.per_class.items()}
-                for label, name in enumerate(names)
+                for label, name in enumerate(self.class_names)
             },
             "sizes": count_sizes(self),
         }
 
     def class_list(self, chosen: np.ndarray) -> tuple[str, ...]:
-        return tuple(self.dataset.class_names[index] for index in np.flatnonzero(chosen))
-
-    def _rows(self) -> Iterator[tuple[str, str, int, Inspection]]:
-        for split_name, split in self.dataset.splits.items():
-            labels = split.labels.tolist()
-            seen = self.inspections[split_name]
-            yield from zip(split.names, [split_name] * len(split), labels, seen, strict=True)
+        return tuple(self.class_names[index] for index in np.flatnonzero(chosen))
 
 
 def count_sizes(examined: SeenImages) -> dict[str, Any]:
@@ -130,30 +115,38 @@ def count_sizes(examined: SeenImages) -> dict[str, Any]:
     }
 
 
-def inspect_split(split: ImageSplit, progress: Callable[[int], None] | None = None) -> list[Inspection]:
-    """Inspect all images, with threads if they must be decoded; ``progress`` gets increments."""
-    report = progress if progress is not None else _ignore
-    if isinstance(split.images, np.ndarray):
-        inspections = _inspect_arrays(split.images)
-        report(len(split))
-        return inspections
+def inspect_splits(
+    splits: Mapping[str, ImageSplit], progress: Callable[[int, int], None] | None = None
+) -> dict[str, list[Inspection]]:
+    """Inspect the images of all splits, with threads if they must be decoded.
 
-    def inspect_chunk(start: int) -> list[Inspection]:
-        stop = min(start + CHUNK, len(split))
-        return [inspect_image(split.images[index], split.names[index]) for index in range(start, stop)]
-
-    inspections = []
+    Args:
+        progress: called with the images done and their total.
+    """
+    total, done = sum(map(len, splits.values())), 0
+    inspections: dict[str, list[Inspection]] = {}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for chunk in pool.map(inspect_chunk, range(0, len(split), CHUNK)):
-            inspections += chunk
-            report(len(chunk))
+        for name, split in splits.items():
+            inspections[name] = []
+            starts = range(0, len(split), CHUNK)
+            for chunk in pool.map(_inspect_chunk, [split] * len(starts), starts):
+                inspections[name] += chunk
+                done += len(chunk)
+                if progress is not None:
+                    progress(done, total)
     return inspections
+
+
+def _inspect_chunk(split: ImageSplit, start: int) -> list[Inspection]:
+    stop = min(start + CHUNK, len(split))
+    return [inspect_image(split.images[index], split.names[index]) for index in range(start, stop)]
 
 
 def inspect_image(source: EncodedImage, name: str) -> Inspection:
     """Decode one image completely and describe it; a fault is returned as text, not raised."""
     if isinstance(source, np.ndarray):
-        return _inspect_arrays([source])[0]
+        values = hashlib.blake2b(np.ascontiguousarray(source).data, digest_size=16)
+        return Inspection(values.digest(), *source.shape[:2], ("grey",) if source.ndim == 2 else ())
     try:
         with open_image(source, name=name) as image:
             traits = tuple(_traits(image))
@@ -165,15 +158,6 @@ def inspect_image(source: EncodedImage, name: str) -> Inspection:
     digest = hashlib.blake2b(f"{pixels.size}".encode(), digest_size=16)
     digest.update(pixels.tobytes())
     return Inspection(digest.digest(), pixels.height, pixels.width, traits, other_format, "", orientation)
-
-
-def _inspect_arrays(images: Iterable[np.ndarray]) -> list[Inspection]:
-    inspections = []
-    for image in images:
-        digest = hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=16)
-        traits = ("grey",) if image.ndim == 2 else ()
-        inspections.append(Inspection(digest.digest(), image.shape[0], image.shape[1], traits))
-    return inspections
 
 
 def _traits(image: Image.Image) -> Iterable[str]:
@@ -204,10 +188,6 @@ def _other_format(source: EncodedImage, image: Image.Image) -> str:
 @cache
 def _formats_by_suffix() -> dict[str, str]:
     return dict(Image.registered_extensions())
-
-
-def _ignore(_: int) -> None:
-    pass
 
 
 def read_header_sizes(images: Sequence[Any], chosen: Sequence[int]) -> Int64[np.ndarray, "chosen 2"]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +21,7 @@ from vitrail.data.image_checks import (
     find_unreadable,
     find_wrong_suffixes,
 )
-from vitrail.data.inspection import Inspection, count_sizes, inspect_split
+from vitrail.data.inspection import SeenImages, count_sizes, inspect_splits
 from vitrail.data.text.scripts import MARKUP, MOJIBAKE
 from vitrail.data.text.words import caption_words
 from vitrail.tasks.captioning.dataset import CaptionDataset
@@ -34,26 +33,10 @@ COMMON_SHARE = 0.02  # of all images; a caption that frequent was written by a p
 MIN_COMMON = 20  # images; a fraction means little in small sets
 
 
-@dataclass(frozen=True)
-class SeenCaptions:
-    """A caption data set with the inspection of each image; implements ``SeenImages``."""
+class SeenCaptions(SeenImages):
+    """A caption data set with the inspection of each image."""
 
     dataset: CaptionDataset
-    inspections: dict[str, list[Inspection]]
-    """For each split, the inspection of each image."""
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Empty: images have captions."""
-        return ()
-
-    @cached_property
-    def unreadable(self) -> dict[str, str]:
-        return {name: seen.error for _, name, _, seen in self.rows() if seen.error}
-
-    @cached_property
-    def seen(self) -> list[tuple[str, Inspection]]:
-        return [(name, seen) for _, name, _, seen in self.rows() if not seen.error]
 
     @cached_property
     def words(self) -> dict[str, list[list[list[str]]]]:
@@ -80,17 +63,11 @@ class SeenCaptions:
             "sizes": count_sizes(self),
         }
 
-    def rows(self) -> Iterator[tuple[str, str, tuple[str, ...], Inspection]]:
-        for split_name, split in self.dataset.splits.items():
-            seen = self.inspections[split_name]
-            for name, captions, inspection in zip(split.names, split.captions, seen, strict=True):
-                yield split_name, name, captions, inspection
-
 
 def check_captions(dataset: CaptionDataset) -> Verdict:
     """Examine every image and every caption of every split; images that do not open are to be left out."""
-    inspections = {name: inspect_split(split.unlabelled) for name, split in dataset.splits.items()}
-    examined = SeenCaptions(dataset, inspections)
+    unlabelled = {name: split.unlabelled for name, split in dataset.splits.items()}
+    examined = SeenCaptions(dataset, inspect_splits(unlabelled))
     return judge(dataset, examined, CHECKS, exclude=examined.unreadable)
 
 
@@ -130,15 +107,15 @@ def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:
 
 def find_uneven_numbers(examined: SeenCaptions) -> Iterator[Finding]:
     """Images with an unusual number of captions."""
-    counts = Counter(len(captions) for _, _, captions, _ in examined.rows())
+    splits = examined.dataset.splits.values()
+    numbers = {
+        name: len(texts) for split in splits for name, texts in zip(split.names, split.captions, strict=True)
+    }
+    counts = Counter(numbers.values())
     if len(counts) > 1:
         usual = counts.most_common(1)[0][0]
         yield from counted(
-            (
-                f"{name} ({len(captions)})"
-                for _, name, captions, _ in examined.rows()
-                if len(captions) != usual
-            ),
+            (f"{name} ({number})" for name, number in numbers.items() if number != usual),
             "info",
             "uneven-captions",
             "image",
@@ -186,7 +163,7 @@ def find_odd_captions(examined: SeenCaptions) -> Iterator[Finding]:
 def find_duplicates(examined: SeenCaptions) -> Iterator[Finding]:
     """Identical pixels in two splits, or repeated in training."""
     groups: dict[bytes, list[tuple[str, str]]] = defaultdict(list)
-    for split, name, _, seen in examined.rows():
+    for split, _, name, seen in examined.rows():
         if not seen.error:
             groups[seen.pixel_hash].append((split, name))
     yield from find_repeated_pixels(groups.values())

@@ -8,22 +8,22 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import numpy as np
 
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.findings import Finding, Verdict, about, judge, number_of
 from vitrail.data.image_checks import (
-    HEAVY_IMBALANCE,
-    MIN_PER_CLASS,
     find_conversions,
     find_odd_sizes,
     find_repeated_pixels,
     find_similar_names,
+    find_uneven_classes,
     find_unreadable,
     find_wrong_suffixes,
 )
-from vitrail.data.inspection import Examined, inspect_split
+from vitrail.data.inspection import Inspection, SeenImages, inspect_splits
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.opening import open_dataset
 
@@ -44,19 +44,32 @@ def check(
     """
     if not isinstance(dataset, ImageDataset):
         dataset = open_dataset(dataset)
-    total = sum(len(split) for split in dataset.splits.values())
-    done = 0
-
-    def advance(number: int) -> None:
-        nonlocal done
-        done += number
-        if progress is not None:
-            progress(done, total)
-
-    inspections = {name: inspect_split(split, advance) for name, split in dataset.splits.items()}
-    examined = Examined(dataset, inspections)
+    examined = Examined(dataset, inspect_splits(dataset.splits, progress))
     exclude = frozenset(examined.unreadable) - frozenset(_published_test(examined))
     return judge(dataset, examined, CHECKS, exclude=exclude)
+
+
+class Examined(SeenImages):
+    """A data set of labelled images with the inspection of each of its images."""
+
+    dataset: ImageDataset
+
+    @cached_property
+    def readable(self) -> list[tuple[str, str, int, Inspection]]:
+        """Name, split, label and inspection of each usable image."""
+        splits = self.dataset.splits
+        return [
+            (name, split, int(splits[split].labels[index]), seen)
+            for split, index, name, seen in self.rows()
+            if not seen.error
+        ]
+
+    @cached_property
+    def per_class(self) -> dict[str, np.ndarray]:
+        counts = {name: np.zeros(len(self.class_names), dtype=np.int64) for name in self.inspections}
+        for _, split, label, _ in self.readable:
+            counts[split][label] += 1
+        return counts
 
 
 def find_unreadable_test(examined: Examined) -> Iterator[Finding]:
@@ -89,7 +102,7 @@ def find_missing_classes(examined: Examined) -> Iterator[Finding]:
         names,
         "warning" if is_published else "error",
         "class-not-in-train",
-        f"{number_of(len(names), 'class', 'classes')} with test images but no training images",
+        f"{number_of(len(names), 'class')} with test images but no training images",
         "Nothing to do: the splits are the published ones, which others train on as they are"
         if is_published
         else "Give training images for each, remove the class, or correct its name if it is misspelt",
@@ -99,7 +112,7 @@ def find_missing_classes(examined: Examined) -> Iterator[Finding]:
         names,
         "warning",
         "empty-class",
-        f"{number_of(len(names), 'class', 'classes')} without any usable image",
+        f"{number_of(len(names), 'class')} without any usable image",
         "The model will have an output that it never learns; remove the class or give images",
     )
     if not test.any():
@@ -110,37 +123,9 @@ def find_missing_classes(examined: Examined) -> Iterator[Finding]:
         names,
         "warning",
         "class-not-in-test",
-        f"{number_of(len(names), 'class', 'classes')} without a test image",
+        f"{number_of(len(names), 'class')} without a test image",
         "The score says nothing about them; give test images, or correct a misspelt name",
     )
-
-
-def find_small_classes(examined: Examined) -> Iterator[Finding]:
-    """Classes with too few training images."""
-    train = examined.per_class["train"]
-    small = np.flatnonzero((train > 0) & (train < MIN_PER_CLASS))
-    yield from about(
-        [f"{examined.class_names[index]} ({train[index]})" for index in small],
-        "warning",
-        "small-classes",
-        f"{number_of(len(small), 'class', 'classes')} with fewer than {MIN_PER_CLASS} training images",
-        "Collect more, or start from pretrained weights",
-    )
-
-
-def find_imbalance(examined: Examined) -> Iterator[Finding]:
-    """The largest class is many times the smallest."""
-    train, names = examined.per_class["train"], examined.class_names
-    present = np.flatnonzero(train)
-    if len(present) > 1 and train.max() >= HEAVY_IMBALANCE * train[present].min():
-        largest, smallest = int(train.argmax()), present[train[present].argmin()]
-        yield Finding(
-            "warning",
-            "imbalance",
-            f"the largest class has {train[largest] / train[smallest]:.0f} times the images of the smallest",
-            "Read the scores per class; the plain accuracy hides the small classes",
-            (f"{names[largest]} ({train[largest]})", f"{names[smallest]} ({train[smallest]})"),
-        )
 
 
 def find_duplicates(examined: Examined) -> Iterator[Finding]:
@@ -174,8 +159,7 @@ CHECKS: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
     find_unreadable_test,
     find_missing_classes,
     find_similar_names,
-    find_small_classes,
-    find_imbalance,
+    find_uneven_classes,
     find_duplicates,
     find_wrong_suffixes,
     find_conversions,

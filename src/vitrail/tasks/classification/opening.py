@@ -59,7 +59,7 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
             remedy=f"Put them there; a trained model is scored without them: vitrail evaluate RUN {text}",
         )
     if len(dataset.class_names) < 2 or not len(dataset.train):
-        classes = number_of(len(dataset.class_names), "class", "classes")
+        classes = number_of(len(dataset.class_names), "class")
         listed = ", ".join(map(repr, dataset.class_names)) or "none"
         images = number_of(len(dataset.train), "training image")
         folder = Path(text).expanduser()

@@ -6,19 +6,18 @@ Nothing on disk is changed. Every check is one function of the examined data set
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
-from vitrail.data.findings import MAX_LISTED, Finding, Severity, Verdict, judge, number_of
+from vitrail.data.findings import MAX_LISTED, Finding, Severity, Verdict, counted, judge, number_of
 from vitrail.data.image_checks import (
-    HEAVY_IMBALANCE,
-    MIN_PER_CLASS,
     find_conversions,
     find_missing_splits,
     find_odd_sizes,
     find_repeated_pixels,
     find_similar_names,
+    find_uneven_classes,
     find_unreadable,
     find_wrong_suffixes,
 )
@@ -30,7 +29,6 @@ from vitrail.tasks.detection.inspection import ExaminedBoxes, SeenImage, inspect
 SCORED_BOXES = 100  # of an image, the best ones, that the COCO protocol counts
 FAR_MORE = 10  # times the usual number of boxes in an image
 FIRST_IDS = {"COCO": 1, "YOLO": 0}  # by format, as its own tools write them
-BOX, IMAGE, CLASS = ("box", "boxes"), ("image", "images"), ("class", "classes")
 SIZE_FAULTS = {
     "turned": (
         "exif-rotation",
@@ -99,14 +97,14 @@ def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
             f"the boxes count from {first + step} where the names count from {first}",
             f"Every box is of the wrong class. {'Subtract' if step > 0 else 'Add'} 1 "
             f"{'from' if step > 0 else 'to'} the ids of the boxes, as a clean copy (--fix) does",
-            tuple(f"id {class_id}: {number_of(used[class_id], *BOX)}" for class_id in unknown),
+            tuple(f"id {class_id}: {number_of(used[class_id], 'box')}" for class_id in unknown),
         )
     elif unknown:
-        images = (f"{name}: {number_of(n, *BOX)}" for name, n in facts.boxes_of_unknown_class.items())
+        images = (f"{name}: {number_of(n, 'box')}" for name, n in facts.boxes_of_unknown_class.items())
         yield Finding(
             "warning",
             "unknown-class-ids",
-            f"{number_of(sum(used[class_id] for class_id in unknown), *BOX)} of "
+            f"{number_of(sum(used[class_id] for class_id in unknown), 'box')} of "
             f"{number_of(len(unknown), 'class id')} without a name: {_some(unknown)}",
             f"Left out; name these classes, or correct the ids, which have names from {first} to {last}",
             tuple(images) or tuple(map(str, unknown)),
@@ -145,11 +143,11 @@ def find_empty_images(examined: ExaminedBoxes) -> Iterator[Finding]:
         for name in examined.dataset.splits
         if (number := sum(image.split == name for image in empty))
     )
-    yield from _report(
+    yield from counted(
+        (image.name for image in empty),
         "info",
         "images-without-boxes",
-        (image.name for image in empty),
-        IMAGE,
+        "image",
         f"of {len(examined.images)} without a box ({by_split})",
         "Kept: they teach what is not an object",
     )
@@ -181,34 +179,34 @@ def find_missing_classes(examined: ExaminedBoxes) -> Iterator[Finding]:
             "The score says nothing about them; annotate some on test images",
         ),
     ):
-        yield from _report("warning", check, examined.class_list(mask), CLASS, text, remedy)
+        yield from counted(examined.class_list(mask), "warning", check, "class", text, remedy)
 
 
 def find_unmatched(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Annotations without images, images without annotations, and images that are not used."""
     facts = examined.dataset.facts
-    yield from _report(
+    yield from counted(
+        facts.annotations_without_image,
         "warning",
         "annotations-without-image",
-        facts.annotations_without_image,
-        ("annotation", "annotations"),
+        "annotation",
         "of images that are not there",
         "Left out; add the images, or remove the annotations",
     )
     is_one = len(facts.images_without_annotations) == 1
-    yield from _report(
+    yield from counted(
+        facts.images_without_annotations,
         "info",
         "images-without-annotation",
-        facts.images_without_annotations,
-        IMAGE,
+        "image",
         f"without an annotation, kept as {'an image' if is_one else 'images'} without boxes",
         "Nothing, if nothing is on them; else annotate them: they teach that nothing is there",
     )
-    yield from _report(
+    yield from counted(
+        facts.unlisted_images,
         "info",
         "unlisted-images",
-        facts.unlisted_images,
-        IMAGE,
+        "image",
         f"not used, since no list or annotation names {'it' if len(facts.unlisted_images) == 1 else 'them'}",
         "Nothing, if that is meant; else list them in a split",
     )
@@ -225,7 +223,7 @@ def find_wrong_sizes(examined: ExaminedBoxes) -> Iterator[Finding]:
             seen = f"{image.inspection.width} x {image.inspection.height} px"
             by_kind[image.frame.kind].append(f"{image.name}: {said} claimed, {seen} seen")
     for kind, (check, text, remedy) in SIZE_FAULTS.items():
-        yield from _report("warning", check, by_kind[kind], IMAGE, text, remedy)
+        yield from counted(by_kind[kind], "warning", check, "image", text, remedy)
 
 
 def find_faulty_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
@@ -258,14 +256,13 @@ def find_faulty_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
         ),
     )
     for severity, check, mask, text, remedy in rows:
-        yield from _report(severity, check, examined.box_list(mask), BOX, text, remedy)
+        yield from counted(examined.box_list(mask), severity, check, "box", text, remedy)
 
 
 def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Boxes drawn twice, under the same class or under two."""
     table = examined.table
-    is_judged = np.array([image.split not in examined.misread for image in examined.images], dtype=bool)
-    usable = np.flatnonzero(examined.is_sound & ~table.is_crowd & is_judged[table.image])
+    usable = np.flatnonzero(examined.is_sound & ~table.is_crowd & examined.is_judged)
     starts = np.flatnonzero(np.diff(table.image[usable], prepend=-1))
 
     def describe(first: int, later: int) -> str:
@@ -285,19 +282,19 @@ def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
             for first, later in twins
             if labels[first] != labels[later]
         ]
-    yield from _report(
+    yield from counted(
+        repeated,
         "warning",
         "repeated-boxes",
-        repeated,
-        BOX,
+        "box",
         "drawn twice: same class, same place",
         "Each second one counts as missed; a clean copy (--fix) keeps the first of each",
     )
-    yield from _report(
+    yield from counted(
+        conflicting,
         "warning",
         "two-classes",
-        conflicting,
-        BOX,
+        "box",
         "in the same place as one of another class",
         "Keep the right class of each, unless objects of both are there",
     )
@@ -305,11 +302,11 @@ def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
 
 def find_one_pixel_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Boxes that are one pixel wide or high."""
-    yield from _report(
+    yield from counted(
+        examined.box_list(examined.faults.one_pixel),
         "warning",
         "one-pixel",
-        examined.box_list(examined.faults.one_pixel),
-        BOX,
+        "box",
         "of one pixel or less in width or height",
         "Used like others; remove what came from a slip of the mouse",
     )
@@ -324,21 +321,21 @@ def find_crowded_images(examined: ExaminedBoxes) -> Iterator[Finding]:
 
     def describe(chosen: np.ndarray) -> Iterator[str]:
         for index in np.flatnonzero(chosen):
-            yield f"{examined.images[index].name}: {number_of(int(counts[index]), *BOX)}"
+            yield f"{examined.images[index].name}: {number_of(int(counts[index]), 'box')}"
 
-    yield from _report(
+    yield from counted(
+        describe(is_absurd),
         "warning",
         "many-boxes",
-        describe(is_absurd),
-        IMAGE,
+        "image",
         f"with over {FAR_MORE} times the usual {usual:.0f} boxes",
         "Look at them; such heaps come from annotations that were joined or written twice",
     )
-    yield from _report(
+    yield from counted(
+        describe(is_many & ~is_absurd),
         "info",
         "crowded-images",
-        describe(is_many & ~is_absurd),
-        IMAGE,
+        "image",
         f"with more than {SCORED_BOXES} boxes, up to {counts.max(initial=0)}",
         f"Raise model.num_queries to predict as many; the COCO score counts {SCORED_BOXES}",
     )
@@ -359,44 +356,18 @@ def find_duplicates(examined: ExaminedBoxes) -> Iterator[Finding]:
         labelled = np.column_stack((image.labels, image.boxes_xyxy))
         return labelled[np.lexsort(labelled.T)].tobytes()
 
-    yield from _report(
-        "warning",
-        "conflicting-boxes",
+    yield from counted(
         (
             " = ".join(image.name for image in group)
             for group in repeated
             if len(set(map(content, group))) > 1
         ),
-        ("picture", "pictures"),
+        "warning",
+        "conflicting-boxes",
+        "picture",
         "more than once, with different boxes",
         "Keep the right boxes of each",
     )
-
-
-def find_imbalance(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Classes with few training boxes, and a largest one many times as large as the smallest."""
-    train, names = examined.per_class["train"], examined.class_names
-    small = np.flatnonzero((train > 0) & (train < MIN_PER_CLASS))
-    yield from _report(
-        "warning",
-        "small-classes",
-        (f"{names[index]} ({train[index]})" for index in small),
-        CLASS,
-        f"with under {MIN_PER_CLASS} training boxes",
-        "Annotate more, or start from pretrained weights",
-    )
-    present = np.flatnonzero(train)
-    if len(present) < 2:
-        return
-    largest, smallest = present[train[present].argmax()], present[train[present].argmin()]
-    if train[largest] >= HEAVY_IMBALANCE * train[smallest]:
-        yield Finding(
-            "warning",
-            "imbalance",
-            f"the largest class has {train[largest] / train[smallest]:.0f} times the boxes of the smallest",
-            "Read the scores per class; annotate more of the small ones if they matter",
-            (f"{names[largest]} ({train[largest]})", f"{names[smallest]} ({train[smallest]})"),
-        )
 
 
 def find_empty_test(examined: ExaminedBoxes) -> Iterator[Finding]:
@@ -421,21 +392,13 @@ CHECKS: tuple[Callable[[ExaminedBoxes], Iterator[Finding]], ...] = (
     find_crowded_images,
     find_duplicates,
     find_similar_names,
-    find_imbalance,
+    find_uneven_classes,
     find_missing_splits,
     find_empty_test,
     find_wrong_suffixes,
     find_conversions,
     find_odd_sizes,
 )
-
-
-def _report(
-    severity: Severity, check: str, items: Iterable[str], noun: tuple[str, str], text: str, remedy: str
-) -> Iterator[Finding]:
-    """Report items, if there are any; the message begins with their number."""
-    if named := tuple(items):
-        yield Finding(severity, check, f"{number_of(len(named), *noun)} {text}", remedy, named)
 
 
 def _some(ids: list[int]) -> str:

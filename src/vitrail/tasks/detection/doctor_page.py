@@ -247,7 +247,7 @@ def annotated_figure(
     kinds += ["many"] if len(labels) - len(marked) > MANY else []
     kinds += ["marked"] if marked else []
     kinds += ["small"] if is_small else []
-    count = number_of(len(labels), "box", "boxes")
+    count = number_of(len(labels), "box")
     enlarged = enlarge_picture(picture, SMALL_PX) if is_small else picture
     embedded = (
         f'<img src="{picture_uri(enlarged, longest=LONGEST_PX)}" alt="" loading="lazy" '

@@ -7,14 +7,13 @@ for the file as stored, before Exif turns it, or for a larger or smaller copy of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
-from vitrail.data.inspection import Inspection, count_sizes, inspect_split
+from vitrail.data.inspection import Inspection, SeenImages, inspect_splits
 from vitrail.tasks.detection.box_format import FormatJudgement, judge_format
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.faults import BoxFaults, find_faults
@@ -137,48 +136,23 @@ class BoxTable(NamedTuple):
     is_crowd: Bool[np.ndarray, " n"]
 
 
-@dataclass(frozen=True)
-class ExaminedBoxes:
+class ExaminedBoxes(SeenImages):
     """A detection data set with the inspection of each image and each box."""
 
     dataset: BoxDataset
-    inspections: dict[str, list[Inspection]]
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.dataset.class_names
-
-    @cached_property
-    def unreadable(self) -> dict[str, str]:
-        return {
-            name: seen.error
-            for split_name, split in self.dataset.splits.items()
-            for name, seen in zip(split.names, self.inspections[split_name], strict=True)
-            if seen.error
-        }
+    things: ClassVar[str] = "boxes"
 
     @cached_property
     def images(self) -> list[SeenImage]:
-        claimed = self.dataset.facts.claimed_sizes
+        claimed, splits = self.dataset.facts.claimed_sizes, self.dataset.splits
         images = []
-        for split_name, split in self.dataset.splits.items():
-            rows = zip(
-                split.names,
-                self.inspections[split_name],
-                split.boxes,
-                split.labels,
-                split.is_crowd,
-                strict=True,
-            )
-            for position, (name, seen, boxes, labels, is_crowd) in enumerate(rows):
-                if not seen.error:
-                    frame = frame_of(seen, claimed.get(name), boxes)
-                    images.append(SeenImage(name, split_name, position, seen, boxes, labels, is_crowd, frame))
+        for split_name, index, name, seen in self.rows():
+            if not seen.error:
+                split = splits[split_name]
+                boxes, labels, is_crowd = split.boxes[index], split.labels[index], split.is_crowd[index]
+                frame = frame_of(seen, claimed.get(name), boxes)
+                images.append(SeenImage(name, split_name, index, seen, boxes, labels, is_crowd, frame))
         return images
-
-    @property
-    def seen(self) -> list[tuple[str, Inspection]]:
-        return [(image.name, image.inspection) for image in self.images]
 
     @cached_property
     def table(self) -> BoxTable:
@@ -198,18 +172,18 @@ class ExaminedBoxes:
         """The likely box format, judged over all splits."""
         return judge_format(self.dataset)
 
-    @property
-    def misread(self) -> frozenset[str]:
-        """The splits whose boxes are not in the format that they were read in."""
-        return frozenset(self.dataset.splits if self.format.suspicion else self.format.contradictions)
+    @cached_property
+    def is_judged(self) -> Bool[np.ndarray, " n"]:
+        """True for each box of a split whose boxes are in the format that they were read in."""
+        misread = self.dataset.splits if self.format.suspicion else self.format.contradictions
+        is_judged = np.array([image.split not in misread for image in self.images], dtype=bool)
+        return is_judged[self.table.image]
 
     @cached_property
     def faults(self) -> BoxFaults:
         """Faults of each box; none in splits that were misread."""
         faults = find_faults(self.table.boxes_xyxy, self.table.sizes)
-        is_judged = np.array([image.split not in self.misread for image in self.images], dtype=bool)
-        judged = is_judged[self.table.image]
-        return BoxFaults(*(mask & judged for mask in faults))
+        return BoxFaults(*(mask & self.is_judged for mask in faults))
 
     @cached_property
     def is_sound(self) -> Bool[np.ndarray, " n"]:
@@ -228,21 +202,8 @@ class ExaminedBoxes:
 
     @property
     def counts(self) -> dict[str, Any]:
-        splits = self.dataset.splits
-        return {
-            "images": {name: len(split) for name, split in splits.items()},
-            "boxes": {name: split.num_boxes for name, split in splits.items()},
-            "classes": len(self.class_names),
-            "format": self.dataset.format,
-            "per_class": {
-                name: {split: int(numbers[label]) for split, numbers in self.per_class.items()}
-                for label, name in enumerate(self.class_names)
-            },
-            "sizes": count_sizes(self),
-        }
-
-    def class_list(self, chosen: np.ndarray) -> tuple[str, ...]:
-        return tuple(self.class_names[index] for index in np.flatnonzero(chosen))
+        boxes = {name: split.num_boxes for name, split in self.dataset.splits.items()}
+        return super().counts | {"boxes": boxes}
 
     def box_list(self, chosen: Bool[np.ndarray, " n"]) -> tuple[str, ...]:
         return tuple(self.name_box(index) for index in np.flatnonzero(chosen).tolist())
@@ -258,17 +219,8 @@ class ExaminedBoxes:
 
 def inspect_boxes(dataset: BoxDataset, progress: Callable[[int, int], None] | None = None) -> ExaminedBoxes:
     """Inspect every image of every split."""
-    total = sum(len(split) for split in dataset.splits.values())
-    done = 0
-
-    def advance(number: int) -> None:
-        nonlocal done
-        done += number
-        if progress is not None:
-            progress(done, total)
-
-    inspections = {name: inspect_split(split.content, advance) for name, split in dataset.splits.items()}
-    return ExaminedBoxes(dataset, inspections)
+    contents = {name: split.content for name, split in dataset.splits.items()}
+    return ExaminedBoxes(dataset, inspect_splits(contents, progress))
 
 
 def image_and_box(item: str, names: frozenset[str]) -> tuple[str, int | None] | None:

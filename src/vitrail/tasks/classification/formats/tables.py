@@ -185,7 +185,7 @@ def _name_labels(rows: Sequence[_Row], class_names: Sequence[str], path: Path) -
     named = {name: name for name in class_names} | {str(i): name for i, name in enumerate(class_names)}
     for row in rows:
         if row.label not in named:
-            classes = number_of(len(class_names), "class", "classes")
+            classes = number_of(len(class_names), "class")
             raise DataError(
                 f"{path} has the label {row.label!r} but names {classes}",
                 expected=f"labels from 0 to {len(class_names) - 1}",
