@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.models.contract import AuxiliaryOutput, BoxTargets, DetectionOutput
+from vitrail.models.contract import AuxiliaryOutput, BoxTargets, DetectionOutput, Scoring
 from vitrail.tasks.detection.dataset import BoxSplit
-from vitrail.tasks.detection.matching import Scoring
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.detection.settings import BoxDataSettings, DetectionExperiment, DetectionSettings

@@ -107,11 +107,14 @@ class ImageModel(Protocol):
 # Detection: images to boxes.
 
 
+Scoring = Literal["softmax", "sigmoid"]
+"""How logits become scores: a softmax over the classes and, last, "no object", or a sigmoid per class."""
+
+
 class DetectionModelConfig(ModelConfig):
     """Settings shared by all detection models."""
 
-    scoring: ClassVar[Literal["softmax", "sigmoid"]]
-    """How logits become scores: a softmax with no object as the last class, or a sigmoid per class."""
+    scoring: ClassVar[Scoring]
 
     image_size: ImageSize = (800, 1333)
     """Native height and width in pixels; other sizes work, too."""
@@ -164,7 +167,7 @@ class DetectionOutput(NamedTuple):
 
 
 def class_scores(
-    logits: Float[Tensor, "*batch queries logits"], scoring: Literal["softmax", "sigmoid"]
+    logits: Float[Tensor, "*batch queries logits"], scoring: Scoring
 ) -> Float[Tensor, "*batch queries classes"]:
     """Turn a detector's logits into the score of each class, in float32, without no object."""
     if scoring == "softmax":

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitrail.models.contract import DetectionOutput, class_scores
+from vitrail.models.contract import DetectionOutput, Scoring, class_scores
 from vitrail.tasks.detection.detections import select_boxes
-from vitrail.tasks.detection.matching import Scoring
 
 
 def random_output(queries: int = 7, logits: int = 4) -> DetectionOutput:

@@ -24,9 +24,8 @@ from making.small_detection import (
 from vitrail.core.boxes import xyxy_to_cxcywh
 from vitrail.core.errors import DataError
 from vitrail.models import build
-from vitrail.models.contract import DetectionOutput
+from vitrail.models.contract import DetectionOutput, Scoring
 from vitrail.tasks.detection.detections import UNCHOSEN_THRESHOLD
-from vitrail.tasks.detection.matching import Scoring
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.samples import BoxSample, BoxSource
 from vitrail.tasks.detection.scores import DetectionTables

@@ -11,8 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.interpret.draw import DrawnBox, box_text, draw_boxes
-from vitrail.models.contract import DetectionOutput, class_scores
-from vitrail.tasks.detection.matching import Scoring
+from vitrail.models.contract import DetectionOutput, Scoring, class_scores
 
 MAX_BOXES = 100  # per image and class, the best of them; the largest number that COCO counts
 DEFAULT_THRESHOLD = 0.5

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.core.boxes import clip_boxes
 from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.models.contract import DetectionModel, DetectionOutput
+from vitrail.models.contract import DetectionModel, DetectionOutput, Scoring
 from vitrail.tasks.detection.detections import (
     MAX_BOXES,
     UNCHOSEN_THRESHOLD,
@@ -20,7 +20,6 @@ from vitrail.tasks.detection.detections import (
     select_boxes,
 )
 from vitrail.tasks.detection.losses import DetectionLoss
-from vitrail.tasks.detection.matching import Scoring
 from vitrail.tasks.detection.samples import BoxSample, DetectionBatch, boxes_of_rows, join_samples
 from vitrail.tasks.detection.scores import choose_threshold, coco_scores, detection_tables, headline_scores
 from vitrail.tasks.detection.settings import DetectionSettings
