@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from making.box_folders import make_scenes, write_coco
+from making.box_scenes import make_scenes, write_coco
 from making.caption_folders import write_csv, write_parquet
 from making.image_folders import write_image_folder
 from making.plain_pages import plain_pages

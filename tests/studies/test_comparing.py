@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from making.box_folders import make_scenes, write_coco
+from making.box_scenes import make_scenes, write_coco
 from making.small_runs import write_corpus
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError, DataError

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from making.box_scenes import (
-    make_scenes,
-    make_splits,
+    varied_scenes,
+    varied_splits,
     write_coco,
     write_flat_voc,
     write_roboflow,
@@ -88,9 +88,9 @@ def test_tables_of_images_are_images(tmp_path: Path, content: str) -> None:
 
 def test_images_with_boxes_are_told_in_every_format(tmp_path: Path) -> None:
     for index, write in enumerate((write_coco, write_roboflow, write_voc, write_yolo)):
-        assert recognise(write(tmp_path / str(index), make_splits())) == "detection"
-    assert recognise(write_flat_voc(tmp_path / "flat", make_scenes(3, seed=0))) == "detection"
-    assert recognise(tmp_path / "0" / "annotations" / "instances_train2017.json") == "detection"
+        assert recognise(write(tmp_path / str(index), varied_splits())) == "detection"
+    assert recognise(write_flat_voc(tmp_path / "flat", varied_scenes(3, seed=0))) == "detection"
+    assert recognise(tmp_path / "0" / "annotations" / "instances_train.json") == "detection"
     assert recognise(tmp_path / "3" / "data.yaml") == "detection"
 
 

@@ -11,8 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from making.box_folders import WRITERS, Scene, make_scenes, write_coco, write_yolo
-from making.box_scenes import boxes_in_memory
+from making.box_scenes import (
+    WRITERS,
+    Scene,
+    as_centre,
+    as_corners,
+    as_xywh,
+    boxes_in_memory,
+    in_shares,
+    make_scenes,
+    write_coco,
+    write_yolo,
+)
 from vitrail.data.findings import Finding, Verdict
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.doctor import CHECKS, check_boxes
@@ -164,29 +174,6 @@ def test_each_planted_fault_is_found(
     }.get(code, set())
     others = {finding.check for finding in verdict.findings if finding.severity != "info"} - {code}
     assert others <= companions, "a fault must not be told under names that it does not have"
-
-
-def as_corners(box: list[float], _: tuple[int, int]) -> list[float]:
-    return box
-
-
-def as_xywh(box: list[float], _: tuple[int, int]) -> list[float]:
-    return [box[0], box[1], box[2] - box[0], box[3] - box[1]]
-
-
-def as_centre(box: list[float], _: tuple[int, int]) -> list[float]:
-    return [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2, box[2] - box[0], box[3] - box[1]]
-
-
-def in_shares(numbers: Callable[[list[float], tuple[int, int]], list[float]]) -> Callable:
-    def convert(box: list[float], size: tuple[int, int]) -> list[float]:
-        height, width = size
-        return [
-            number / side
-            for number, side in zip(numbers(box, size), (width, height, width, height), strict=True)
-        ]
-
-    return convert
 
 
 WRONG_FORMATS = [

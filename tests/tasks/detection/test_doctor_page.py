@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from making.box_folders import make_scenes, write_coco
-from making.box_scenes import boxes_in_memory
+from making.box_scenes import boxes_in_memory, make_scenes, write_coco
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.doctor import check_boxes
 from vitrail.tasks.detection.doctor_page import ImageAt, annotated_figure, choose_samples, write_box_page

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from making.box_folders import Scene, write_coco
+from making.box_scenes import Scene, write_coco
 from vitrail.cli import main
 from vitrail.tasks.registry import open_run
 

@@ -10,17 +10,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from making.box_folders import (
+from making.box_scenes import (
     CLASS_COLOURS,
     NAMES,
     WRITERS,
     Scene,
+    as_corners,
+    as_xywh,
+    boxes_in_memory,
+    in_shares,
     make_scenes,
     write_coco,
     write_voc,
     write_yolo,
 )
-from making.box_scenes import boxes_in_memory
 from vitrail.core.errors import CheckpointError, DataError
 from vitrail.data.images import read_image
 from vitrail.tasks.detection import fix as box_fix
@@ -187,9 +190,9 @@ def test_boxes_for_another_size_are_scaled(tmp_path: Path) -> None:
 
 
 OTHER_NUMBERS = {
-    "coco": lambda box, _: box,
-    "voc": lambda box, _: [box[0], box[1], box[2] - box[0], box[3] - box[1]],
-    "yolo": lambda box, size: [box[0] / size[1], box[1] / size[0], box[2] / size[1], box[3] / size[0]],
+    "coco": as_corners,
+    "voc": as_xywh,
+    "yolo": in_shares(as_corners),
 }
 """Numbers that are not what a format of files claims: corners, or width and height for Pascal VOC."""
 

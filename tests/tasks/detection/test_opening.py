@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from making.box_scenes import (
-    CLASS_NAMES,
+    NAMES,
+    WRITERS,
     Scene,
-    Scenes,
     coco_content,
-    make_scenes,
-    make_splits,
+    of_split,
+    varied_scenes,
+    varied_splits,
     write_coco,
     write_flat_voc,
     write_images,
     write_json,
     write_roboflow,
-    write_voc,
     write_yolo,
 )
 from vitrail.core.errors import DataError
@@ -31,12 +31,7 @@ from vitrail.tasks.detection.opening import draw_images, open_boxes
 from vitrail.tasks.detection.settings import BoxDataSettings
 
 SETTINGS = BoxDataSettings(source="x", image_size=(64, 64), test_fraction=0.25, validation_fraction=0.2)
-WRITERS: dict[str, Callable[[Path, Scenes], Path]] = {
-    "coco": write_coco,
-    "roboflow": write_roboflow,
-    "voc": write_voc,
-    "yolo": write_yolo,
-}
+LAYOUTS = {**WRITERS, "roboflow": write_roboflow}
 
 
 def boxes_by_stem(dataset: BoxDataset, split: str) -> dict[str, list[tuple[str, tuple[float, ...]]]]:
@@ -50,26 +45,26 @@ def boxes_by_stem(dataset: BoxDataset, split: str) -> dict[str, list[tuple[str, 
     }
 
 
-def expected(scenes: list[Scene]) -> dict[str, list[tuple[str, tuple[float, ...]]]]:
+def expected(scenes: list[Scene], split: str) -> dict[str, list[tuple[str, tuple[float, ...]]]]:
     return {
-        scene.stem: [(CLASS_NAMES[label], box) for label, box in zip(scene.labels, scene.boxes, strict=True)]
-        for scene in scenes
+        scene.stem: [(NAMES[label], tuple(box)) for label, box in zip(scene.labels, scene.boxes, strict=True)]
+        for scene in of_split(scenes, split)
     }
 
 
-@pytest.mark.parametrize("layout", WRITERS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_format_opens_to_equal_boxes(tmp_path: Path, layout: str) -> None:
-    splits = make_splits()
-    dataset = open_boxes(WRITERS[layout](tmp_path, splits), settings=SETTINGS)
-    assert dataset.class_names == CLASS_NAMES
-    for name, key in (("train", "train"), ("validation", "valid"), ("test", "test")):
-        assert boxes_by_stem(dataset, name) == expected(splits[key])
+    scenes = varied_splits()
+    dataset = open_boxes(LAYOUTS[layout](tmp_path, scenes), settings=SETTINGS)
+    assert dataset.class_names == NAMES
+    for name in dataset.splits:
+        assert boxes_by_stem(dataset, name) == expected(scenes, name)
     assert (dataset.validation_origin, dataset.test_origin) == ("from the source", "from the source")
 
 
-@pytest.mark.parametrize("layout", WRITERS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_boxes_lie_on_what_is_painted(tmp_path: Path, layout: str) -> None:
-    dataset = open_boxes(WRITERS[layout](tmp_path, make_splits()))
+    dataset = open_boxes(LAYOUTS[layout](tmp_path, varied_splits()))
     for split in dataset.splits.values():
         for image, boxes, labels in zip(split.images, split.boxes, split.labels, strict=True):
             pixels = np.asarray(read_image(image))
@@ -79,7 +74,7 @@ def test_boxes_lie_on_what_is_painted(tmp_path: Path, layout: str) -> None:
 
 
 def test_missing_splits_are_drawn_and_the_same_each_time(tmp_path: Path) -> None:
-    write_flat_voc(tmp_path, make_scenes(20, seed=0))
+    write_flat_voc(tmp_path, varied_scenes(20, seed=0))
     one, same = (open_boxes(tmp_path, settings=SETTINGS) for _ in range(2))
     other = open_boxes(tmp_path, settings=SETTINGS.with_changes({"split_seed": 1}))
     assert [len(split) for split in one.splits.values()] == [11, 4, 5]
@@ -92,18 +87,18 @@ def test_missing_splits_are_drawn_and_the_same_each_time(tmp_path: Path) -> None
 
 
 def test_a_validation_split_serves_as_test_where_there_is_none(tmp_path: Path) -> None:
-    splits = make_splits()
-    write_coco(tmp_path, {"train": splits["train"], "valid": splits["valid"]})
+    scenes = [scene for scene in varied_splits() if scene.split != "test"]
+    write_coco(tmp_path, scenes)
     dataset = open_boxes(tmp_path, settings=SETTINGS)
-    assert boxes_by_stem(dataset, "test") == expected(splits["valid"])
+    assert boxes_by_stem(dataset, "test") == expected(scenes, "validation")
     assert dataset.test_origin == "the source's validation split"
-    assert len(dataset.train) + len(dataset.validation) == len(splits["train"])
+    assert len(dataset.train) + len(dataset.validation) == 8
     assert [finding.check for finding in dataset.findings] == ["validation-as-test"]
 
 
 def test_a_test_split_alone_has_an_empty_training_split(tmp_path: Path) -> None:
-    write_coco(tmp_path, {"test": make_splits()["test"]})
-    dataset = open_boxes(tmp_path / "annotations" / "instances_test2017.json")
+    write_coco(tmp_path, of_split(varied_splits(), "test"))
+    dataset = open_boxes(tmp_path / "annotations" / "instances_test.json")
     assert [len(split) for split in dataset.splits.values()] == [0, 0, 4]
 
 
@@ -117,7 +112,7 @@ def test_drawn_images_hold_every_class_that_can_be_shared() -> None:
 
 
 def test_images_listed_twice_get_names_of_their_own(tmp_path: Path) -> None:
-    write_yolo(tmp_path, {"train": make_scenes(4, seed=0)})
+    write_yolo(tmp_path, varied_scenes(4, seed=0))
     file = tmp_path / "data.yaml"
     file.write_text(file.read_text() + "test: images/train\n")
     dataset = open_boxes(tmp_path, settings=SETTINGS)
@@ -125,13 +120,13 @@ def test_images_listed_twice_get_names_of_their_own(tmp_path: Path) -> None:
 
 
 def folder_of_images(root: Path) -> Path:
-    write_images(root, make_scenes(3, seed=0))
+    write_images(root, varied_scenes(3, seed=0))
     (root / "labels.csv").write_text("a,b\n")
     return root
 
 
 def single_image(root: Path) -> Path:
-    write_images(root, make_scenes(1, seed=0))
+    write_images(root, varied_scenes(1, seed=0))
     return root / "scene0.png"
 
 
@@ -147,12 +142,12 @@ def folder_of_texts(root: Path) -> Path:
 
 
 def no_boxes(root: Path) -> Path:
-    scenes = [scene for scene in make_scenes(9, seed=0) if not scene.boxes]
-    return write_coco(root, {"train": scenes})
+    scenes = [scene for scene in varied_scenes(9, seed=0) if not scene.boxes]
+    return write_coco(root, scenes)
 
 
 def no_known_class(root: Path) -> Path:
-    scenes = make_scenes(4, seed=0)
+    scenes = varied_scenes(4, seed=0)
     write_images(root, scenes)
     content = coco_content(scenes)
     content["categories"] = [{"id": 90, "name": "other"}]
@@ -165,7 +160,7 @@ def other_json(root: Path) -> Path:
 
 
 def single_xml(root: Path) -> Path:
-    return write_flat_voc(root, make_scenes(1, seed=0)) / "scene0.xml"
+    return write_flat_voc(root, varied_scenes(1, seed=0)) / "scene0.xml"
 
 
 def run_configuration(root: Path) -> Path:
@@ -212,10 +207,10 @@ def test_every_kind_of_note_becomes_a_finding() -> None:
 
 
 def test_a_second_format_at_the_same_place_is_told(tmp_path: Path) -> None:
-    splits = make_splits()
-    write_roboflow(tmp_path, splits)
-    for split, scenes in splits.items():
-        write_flat_voc(tmp_path / split, scenes)
+    scenes = varied_splits()
+    write_roboflow(tmp_path, scenes)
+    for scene in scenes:
+        write_flat_voc(tmp_path / scene.split.replace("validation", "valid"), [scene])
     dataset = open_boxes(tmp_path)
     assert dataset.format == "COCO"
     (finding,) = dataset.findings

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from making.box_folders import NAMES, make_scenes, write_coco, write_voc
+from making.box_scenes import NAMES, make_scenes, write_coco, write_voc
 from making.small_runs import SMALL_RUNS
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError, DataError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,12 @@ import numpy as np
 import pytest
 
 from making.box_scenes import (
-    CLASS_NAMES,
-    COCO_IDS,
+    NAMES,
     assert_holds,
     coco_content,
-    make_scenes,
-    make_splits,
+    of_split,
+    varied_scenes,
+    varied_splits,
     write_coco,
     write_images,
     write_json,
@@ -25,28 +26,26 @@ from vitrail.tasks.detection.dataset import RawBoxes
 from vitrail.tasks.detection.formats import BOX_FORMATS
 
 COCO = BOX_FORMATS["COCO"]
+COCO_IDS = (2, 5, 9)  # from 1 on and with gaps
 
 
 def read_changed(folder: Path, change: Any, number: int = 5) -> RawBoxes:
     """Read one file beside its images after a change of its content."""
-    scenes = make_scenes(number, seed=0)
+    scenes = varied_scenes(number, seed=0)
     write_images(folder, scenes)
-    content = coco_content(scenes)
+    content = coco_content(scenes, ids=COCO_IDS)
     change(content)
     return COCO.read(write_json(folder / "cells.json", content))
 
 
-@pytest.mark.parametrize("write", [write_coco, write_roboflow])
+@pytest.mark.parametrize("write", [write_coco, partial(write_coco, year="2017"), write_roboflow])
 def test_splits_are_read_with_their_boxes(tmp_path: Path, write: Any) -> None:
-    splits = make_splits()
-    write(tmp_path, splits)
+    scenes = varied_splits()
+    write(tmp_path, scenes, ids=COCO_IDS)
     assert COCO.recognises(tmp_path)
     raw = COCO.read(tmp_path)
-    assert raw.class_names == CLASS_NAMES
     assert raw.class_ids == COCO_IDS == raw.facts.declared_class_ids
-    assert_holds(raw.splits["train"], splits["train"])
-    assert_holds(raw.splits["validation"], splits["valid"])
-    assert_holds(raw.splits["test"], splits["test"])
+    assert_holds(raw, scenes)
     assert raw.findings == ()
     assert raw.facts.box_format == "xywh"
     assert set(raw.facts.claimed_sizes) == {name for split in raw.splits.values() for name in split.names}
@@ -54,31 +53,31 @@ def test_splits_are_read_with_their_boxes(tmp_path: Path, write: Any) -> None:
 
 @pytest.mark.parametrize("place", [".", "images", "data"])
 def test_one_file_alone_is_undivided_and_its_images_are_beside_it(tmp_path: Path, place: str) -> None:
-    scenes = make_scenes(6, seed=1)
+    scenes = varied_scenes(6, seed=1)
     write_images(tmp_path / "cells" / place, scenes)
     file = write_json(tmp_path / "cells" / "labels.json", coco_content(scenes))
     for source in (tmp_path, tmp_path / "cells", file):
         assert COCO.recognises(source)
-        assert_holds(COCO.read(source).splits["train"], scenes)
+        assert_holds(COCO.read(source), scenes)
 
 
 def test_the_folder_of_annotations_alone_and_a_file_in_it_can_be_named(tmp_path: Path) -> None:
-    splits = make_splits()
-    write_coco(tmp_path, splits)
-    assert_holds(COCO.read(tmp_path / "annotations").splits["test"], splits["test"])
-    raw = COCO.read(tmp_path / "annotations" / "instances_val2017.json")
-    assert set(raw.splits) == {"validation"}
+    scenes = varied_splits()
+    write_coco(tmp_path, scenes)
+    assert_holds(COCO.read(tmp_path / "annotations"), scenes)
+    raw = COCO.read(tmp_path / "annotations" / "instances_val.json")
+    assert_holds(raw, of_split(scenes, "validation"))
 
 
 def test_captions_and_key_points_beside_instances_are_not_read(tmp_path: Path) -> None:
-    write_coco(tmp_path, make_splits())
-    content = coco_content(make_scenes(3, seed=5))
-    write_json(tmp_path / "annotations" / "captions_train2017.json", content)
+    write_coco(tmp_path, varied_splits())
+    content = coco_content(varied_scenes(3, seed=5))
+    write_json(tmp_path / "annotations" / "captions_train.json", content)
     assert len(COCO.read(tmp_path).splits["train"]) == 8
 
 
 def test_file_names_may_hold_folders_and_backslashes(tmp_path: Path) -> None:
-    scenes = make_scenes(4, seed=0)
+    scenes = varied_scenes(4, seed=0)
     write_images(tmp_path / "a" / "b", scenes)
     content = coco_content(scenes)
     for index, image in enumerate(content["images"]):
@@ -105,14 +104,14 @@ def test_classes_are_ordered_by_id_and_kept_without_boxes(tmp_path: Path) -> Non
         content["categories"] = [*content["categories"][::-1], {"id": 0, "name": "all"}]
 
     raw = read_changed(tmp_path, change)
-    assert raw.class_names == ("all", *CLASS_NAMES)
+    assert raw.class_names == ("all", *NAMES)
     assert raw.class_ids == (0, *COCO_IDS)
     assert raw.splits["train"].count_per_class(4)[0] == 0
 
 
 def test_equal_class_names_are_told_apart(tmp_path: Path) -> None:
-    raw = read_changed(tmp_path, lambda content: content["categories"].append({"id": 11, "name": "pea"}))
-    assert raw.class_names == (*CLASS_NAMES, "pea (11)")
+    raw = read_changed(tmp_path, lambda content: content["categories"].append({"id": 11, "name": "red"}))
+    assert raw.class_names == (*NAMES, "red (11)")
     assert [finding.check for finding in raw.findings] == ["equal-class-names"]
 
 
@@ -140,7 +139,7 @@ def test_unknown_classes_are_left_out_and_counted(tmp_path: Path) -> None:
         {"bbox": None},
         {"bbox": {"x": 1}},
         {"category_id": None},
-        {"category_id": "pea"},
+        {"category_id": "red"},
         {"category_id": 2.5},
         {"category_id": [2]},
     ],
@@ -235,7 +234,7 @@ def test_broken_files_are_explained(tmp_path: Path, content: bytes, given: str) 
 
 
 def test_two_files_of_one_split_and_none_with_a_split_are_refused(tmp_path: Path) -> None:
-    content = coco_content(make_scenes(3, seed=0))
+    content = coco_content(varied_scenes(3, seed=0))
     for name in ("train_a.json", "train_b.json"):
         write_json(tmp_path / "twice" / name, content)
     with pytest.raises(DataError, match="both of the train split"):
@@ -247,18 +246,18 @@ def test_two_files_of_one_split_and_none_with_a_split_are_refused(tmp_path: Path
 
 
 def test_ids_that_differ_between_splits_are_refused(tmp_path: Path) -> None:
-    write_roboflow(tmp_path, make_splits())
-    content = coco_content(make_splits()["test"])
+    write_roboflow(tmp_path, varied_splits())
+    content = coco_content(of_split(varied_splits(), "test"))
     content["categories"][0]["name"] = "other"
     write_json(tmp_path / "test" / "_annotations.coco.json", content)
-    with pytest.raises(DataError, match="'bean' in one file and 'other' in that of the test split"):
+    with pytest.raises(DataError, match="'blue' in one file and 'other' in that of the test split"):
         COCO.read(tmp_path)
 
 
 def test_a_split_with_an_empty_list_has_images_without_boxes(tmp_path: Path) -> None:
-    write_coco(tmp_path, make_splits())
-    content = coco_content(make_splits()["test"]) | {"annotations": []}
-    write_json(tmp_path / "annotations" / "instances_test2017.json", content)
+    write_coco(tmp_path, varied_splits())
+    content = coco_content(of_split(varied_splits(), "test")) | {"annotations": []}
+    write_json(tmp_path / "annotations" / "instances_test.json", content)
 
     raw = COCO.read(tmp_path)
 
@@ -268,10 +267,10 @@ def test_a_split_with_an_empty_list_has_images_without_boxes(tmp_path: Path) -> 
 
 
 def test_a_split_without_annotations_is_not_used(tmp_path: Path) -> None:
-    write_coco(tmp_path, make_splits())
-    content = coco_content(make_splits()["test"])
+    write_coco(tmp_path, varied_splits())
+    content = coco_content(of_split(varied_splits(), "test"))
     del content["annotations"]
-    write_json(tmp_path / "annotations" / "instances_test2017.json", content)
+    write_json(tmp_path / "annotations" / "instances_test.json", content)
     raw = COCO.read(tmp_path)
     assert set(raw.splits) == {"train", "validation"}
     assert [finding.check for finding in raw.findings] == ["other-annotations"]

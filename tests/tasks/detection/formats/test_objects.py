@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from making.box_scenes import CLASS_NAMES, Scene, make_scenes, write_images
+from making.box_scenes import (
+    NAMES,
+    Scene,
+    as_centre,
+    as_corners,
+    as_xywh,
+    in_shares,
+    varied_scenes,
+    write_images,
+)
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
 from vitrail.tasks.detection.dataset import BoxSplit
@@ -20,33 +29,36 @@ from vitrail.tasks.detection.formats import BOX_FORMATS
 from vitrail.tasks.detection.formats.objects import is_of_boxes, read_by_name
 
 OBJECTS = BOX_FORMATS["Hugging Face objects"]
-SCENES = make_scenes(8, seed=3)
+SCENES = varied_scenes(8, seed=3)
+
+
+def lone_scene() -> Scene:
+    """Return a scene whose box lies in the image in several formats."""
+    return Scene("a.png", "train", np.zeros((50, 50, 3), np.uint8), [[2.0, 3.0, 14.0, 17.0]], [0])
 
 
 def encoded(scene: Scene) -> dict[str, Any]:
     buffer = io.BytesIO()
-    Image.new("RGB", (scene.width, scene.height)).save(buffer, "PNG")
+    Image.fromarray(scene.pixels).save(buffer, "PNG")
     return {"bytes": buffer.getvalue(), "path": None}
+
+
+FORMATS = {
+    "xywh": as_xywh,
+    "xyxy": as_corners,
+    "xywh_shares": in_shares(as_xywh),
+    "xyxy_shares": in_shares(as_corners),
+    "cxcywh_shares": in_shares(as_centre),
+}
 
 
 def stored(scene: Scene, box_format: str = "xywh") -> list[list[float]]:
     """Return the boxes in a format."""
-    numbers = []
-    for left, top, right, bottom in scene.boxes:
-        box = [left, top, right, bottom]
-        if box_format.startswith("xywh"):
-            box = [left, top, right - left, bottom - top]
-        elif box_format.startswith("cxcywh"):
-            box = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
-        if box_format.endswith("shares"):
-            sides = [scene.width, scene.height] * 2
-            box = [number / side for number, side in zip(box, sides, strict=True)]
-        numbers.append(box)
-    return numbers
+    return [FORMATS[box_format](box, scene.size) for box in scene.boxes]
 
 
 def row(scene: Scene, box_format: str = "xywh", **extra: Any) -> dict[str, Any]:
-    objects = {"bbox": stored(scene, box_format), "category": list(scene.labels)}
+    objects = {"bbox": stored(scene, box_format), "category": scene.labels}
     return {"image": encoded(scene), "objects": objects, **extra}
 
 
@@ -59,7 +71,7 @@ def save(folder: Path, rows: Sequence[dict[str, Any]], features: Any = None) -> 
             "image": datasets.Image(),
             "objects": {
                 "bbox": datasets.List(datasets.List(datasets.Value("float32"), length=4)),
-                "category": datasets.List(datasets.ClassLabel(names=list(CLASS_NAMES))),
+                "category": datasets.List(datasets.ClassLabel(names=list(NAMES))),
             },
             **{key: datasets.Value("int64") for key in rows[0] if key not in ("image", "objects")},
         }
@@ -73,18 +85,18 @@ def assert_holds(split: BoxSplit, scenes: Sequence[Scene]) -> None:
     for index, scene in enumerate(scenes):
         expected = np.array(scene.boxes).reshape(-1, 4)
         np.testing.assert_allclose(split.boxes[index], expected, atol=1e-4)
-        assert split.labels[index].tolist() == list(scene.labels)
-        assert split.sizes[index].tolist() == [scene.height, scene.width]
-        assert read_image(split.images[index]).size == (scene.width, scene.height)
+        assert split.labels[index].tolist() == scene.labels
+        assert split.sizes[index].tolist() == list(scene.size)
+        assert read_image(split.images[index]).size == scene.size[::-1]
 
 
-@pytest.mark.parametrize("box_format", ["xywh", "xyxy", "xywh_shares", "xyxy_shares", "cxcywh_shares"])
+@pytest.mark.parametrize("box_format", FORMATS)
 def test_the_data_decide_the_format_of_boxes(tmp_path: Path, box_format: str) -> None:
     save(tmp_path / "saved", [row(scene, box_format) for scene in SCENES])
     assert OBJECTS.recognises(tmp_path / "saved")
     raw = OBJECTS.read(tmp_path / "saved")
     assert raw.facts.box_format == box_format
-    assert raw.class_names == CLASS_NAMES
+    assert raw.class_names == NAMES
     assert_holds(raw.splits["train"], SCENES)
     (finding,) = raw.findings
     assert finding.check == "box-format"
@@ -100,7 +112,7 @@ def test_a_list_of_objects_is_read_as_lists_of_boxes_and_classes(tmp_path: Path)
         "objects": datasets.List(
             {
                 "bbox": datasets.List(datasets.Value("float32"), length=4),
-                "label": datasets.ClassLabel(names=list(CLASS_NAMES)),
+                "label": datasets.ClassLabel(names=list(NAMES)),
                 "iscrowd": datasets.Value("bool"),
             }
         ),
@@ -114,14 +126,14 @@ def test_a_list_of_objects_is_read_as_lists_of_boxes_and_classes(tmp_path: Path)
                 {"bbox": box, "label": label, "iscrowd": label == 1}
                 for box, label in zip(stored(scene), scene.labels, strict=True)
             ],
-            "height": scene.height,
-            "width": scene.width,
+            "height": scene.size[0],
+            "width": scene.size[1],
         }
         for scene in SCENES
     ]
     raw = OBJECTS.read(save(tmp_path / "saved", rows, features))
     assert_holds(raw.splits["train"], SCENES)
-    assert raw.facts.claimed_sizes["train#0"] == (SCENES[0].height, SCENES[0].width)
+    assert raw.facts.claimed_sizes["train#0"] == SCENES[0].size
     for is_crowd, labels in zip(raw.splits["train"].is_crowd, raw.splits["train"].labels, strict=True):
         assert is_crowd.tolist() == (labels == 1).tolist()
 
@@ -139,7 +151,7 @@ def test_parquet_files_are_read_with_the_names_in_their_metadata(tmp_path: Path)
     for source, sizes in ((folder, (6, 2)), (folder / "data" / "test-00000-of-00001.parquet", (0, 2))):
         assert OBJECTS.recognises(source)
         raw = OBJECTS.read(source)
-        assert raw.class_names == CLASS_NAMES
+        assert raw.class_names == NAMES
         found = tuple(len(raw.splits[name]) if name in raw.splits else 0 for name in ("train", "test"))  # type: ignore[index]
         assert found == sizes
         assert_holds(raw.splits["test"], SCENES[6:])
@@ -150,9 +162,9 @@ def write_metadata(folder: Path, rows: Sequence[Any]) -> Path:
     return folder
 
 
-def metadata_row(scene: Scene, names: Sequence[Any] = CLASS_NAMES) -> dict[str, Any]:
+def metadata_row(scene: Scene, names: Sequence[Any] = NAMES) -> dict[str, Any]:
     labels = [names[label] for label in scene.labels]
-    return {"file_name": scene.file_name, "objects": {"bbox": stored(scene), "categories": labels}}
+    return {"file_name": scene.name, "objects": {"bbox": stored(scene), "categories": labels}}
 
 
 def test_image_folders_with_metadata_are_read(tmp_path: Path) -> None:
@@ -161,7 +173,7 @@ def test_image_folders_with_metadata_are_read(tmp_path: Path) -> None:
         write_metadata(tmp_path / split, [metadata_row(scene) for scene in scenes])
     assert OBJECTS.recognises(tmp_path)
     raw = OBJECTS.read(tmp_path)
-    assert raw.class_names == CLASS_NAMES
+    assert raw.class_names == NAMES
     assert_holds(raw.splits["train"], SCENES[:5])
     assert_holds(raw.splits["test"], SCENES[5:])
     assert raw.splits["test"].names[0] == f"test/{SCENES[5].file_name}"
@@ -208,8 +220,8 @@ def test_malformed_objects_and_missing_images_are_left_out_and_reported(tmp_path
     write_images(tmp_path, SCENES)
     rows = [metadata_row(scene) for scene in SCENES]
     rows[1]["objects"]["bbox"].append([1, 2, 3])
-    rows[1]["objects"]["categories"].append("pea")
-    rows[2]["objects"]["categories"].append("pea")
+    rows[1]["objects"]["categories"].append("red")
+    rows[2]["objects"]["categories"].append("red")
     rows[3]["objects"]["bbox"][0] = "1 2 3 4"
     rows[4]["objects"] = None
     rows[5]["objects"] = [7]
@@ -229,7 +241,7 @@ def test_labels_beyond_the_names_are_unknown(tmp_path: Path) -> None:
 
 
 def test_numbers_that_fit_several_formats_are_reported(tmp_path: Path) -> None:
-    scene = Scene("a", 50, 50, ((2.0, 3.0, 14.0, 17.0),), (0,))
+    scene = lone_scene()
     raw = OBJECTS.read(save(tmp_path / "saved", [row(scene)]))
     (finding,) = raw.findings
     assert (finding.severity, finding.check) == ("warning", "box-format")
@@ -238,9 +250,9 @@ def test_numbers_that_fit_several_formats_are_reported(tmp_path: Path) -> None:
 
 
 def test_the_name_of_the_field_tells_the_format(tmp_path: Path) -> None:
-    scene = Scene("a", 50, 50, ((2.0, 3.0, 14.0, 17.0),), (0,))
+    scene = lone_scene()
     write_images(tmp_path, [scene])
-    boxes = {"bbox_xyxy": [list(scene.boxes[0])], "category": ["pea"]}
+    boxes = {"bbox_xyxy": [scene.boxes[0]], "category": ["red"]}
     raw = OBJECTS.read(write_metadata(tmp_path, [{"file_name": "a.png", "objects": boxes}]))
     assert raw.facts.box_format == "xyxy"
     assert raw.splits["train"].boxes[0].tolist() == [[2, 3, 14, 17]]
@@ -254,8 +266,8 @@ def test_the_name_of_the_field_tells_the_format(tmp_path: Path) -> None:
             "such as gone.png",
         ),
         (
-            [{"file_name": "scene1.png", "objects": {"bbox": [[1, 2, 3, 4]] * 2, "category": [1, "pea"]}}],
-            "classes are texts ('pea') in some rows and numbers in others",
+            [{"file_name": "scene1.png", "objects": {"bbox": [[1, 2, 3, 4]] * 2, "category": [1, "red"]}}],
+            "classes are texts ('red') in some rows and numbers in others",
         ),
         (
             [{"picture_file": "scene1.png", "objects": {"bbox": [], "category": []}}],

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from making.box_scenes import (
-    CLASS_NAMES,
+    FOLDERS,
     assert_holds,
-    make_scenes,
-    make_splits,
+    of_split,
+    varied_scenes,
+    varied_splits,
     voc_text,
     write_flat_voc,
     write_images,
+    write_text,
     write_voc,
 )
 from vitrail.core.errors import DataError
@@ -25,23 +27,23 @@ VOC = BOX_FORMATS["Pascal VOC"]
 
 
 def test_lists_divide_the_images(tmp_path: Path) -> None:
-    splits = make_splits()
-    write_voc(tmp_path / "devkit" / "VOC2007", splits)
+    scenes = varied_splits()
+    write_voc(tmp_path / "devkit" / "VOC2007", scenes)
     for source in (tmp_path, tmp_path / "devkit" / "VOC2007"):
         assert VOC.recognises(source)
         raw = VOC.read(source)
-        assert raw.class_names == CLASS_NAMES
         assert raw.class_ids == (0, 1, 2)
         assert raw.facts.declared_class_ids == ()
-        for name, key in (("train", "train"), ("validation", "valid"), ("test", "test")):
-            split, scenes = raw.splits[name], splits[key]  # type: ignore[index]
-            assert [Path(image).stem for image in split.images] == [scene.stem for scene in scenes]
-            assert_holds(split, scenes)
+        assert_holds(raw, scenes)
+        for name, split in raw.splits.items():
+            assert [Path(image).name for image in split.images] == [
+                scene.name for scene in of_split(scenes, name)
+            ]
         assert raw.findings == ()
 
 
 def test_trainval_alone_is_for_training(tmp_path: Path) -> None:
-    write_voc(tmp_path, make_splits())
+    write_voc(tmp_path, varied_splits())
     lists = tmp_path / "ImageSets" / "Main"
     lists.joinpath("trainval.txt").write_text(
         lists.joinpath("train.txt").read_text() + lists.joinpath("val.txt").read_text()
@@ -57,36 +59,29 @@ def test_trainval_alone_is_for_training(tmp_path: Path) -> None:
 
 
 def test_folders_without_lists_and_flat_ones_are_undivided(tmp_path: Path) -> None:
-    scenes = make_scenes(6, seed=0)
-    write_voc(tmp_path / "a", {"train": scenes})
+    scenes = varied_scenes(6, seed=0)
+    write_voc(tmp_path / "a", scenes)
     (tmp_path / "a" / "ImageSets" / "Main" / "train.txt").unlink()
     write_flat_voc(tmp_path / "b", scenes)
     write_images(tmp_path / "c" / "images", scenes)
-    (tmp_path / "c" / "annotations").mkdir()
     for scene in scenes:
-        (tmp_path / "c" / "annotations" / f"{scene.stem}.xml").write_text(voc_text(scene))
+        write_text(tmp_path / "c" / "annotations" / f"{scene.stem}.xml", voc_text(scene))
     for name in "abc":
         assert VOC.recognises(tmp_path / name)
         raw = VOC.read(tmp_path / name)
-        assert set(raw.splits) == {"train"}
-        assert raw.splits["train"].num_boxes == sum(len(scene.boxes) for scene in scenes)
+        assert_holds(raw, scenes)
         assert raw.facts.unlisted_images == ()
 
 
 def test_folders_of_splits_are_read(tmp_path: Path) -> None:
-    splits = make_splits()
-    for split, scenes in splits.items():
-        write_flat_voc(tmp_path / split, scenes)
-    raw = VOC.read(tmp_path)
-    assert {name: len(split) for name, split in raw.splits.items()} == {
-        "train": 8,
-        "validation": 5,
-        "test": 4,
-    }
+    scenes = varied_splits()
+    for scene in scenes:
+        write_flat_voc(tmp_path / FOLDERS[scene.split], [scene])
+    assert_holds(VOC.read(tmp_path), scenes)
 
 
 def test_images_and_annotations_without_each_other_are_told(tmp_path: Path) -> None:
-    scenes = make_scenes(6, seed=0)
+    scenes = varied_scenes(6, seed=0)
     write_flat_voc(tmp_path, scenes)
     (tmp_path / "scene0.png").unlink()
     (tmp_path / "scene1.xml").unlink()
@@ -97,7 +92,7 @@ def test_images_and_annotations_without_each_other_are_told(tmp_path: Path) -> N
 
 
 def test_listed_images_without_annotations_are_left_out(tmp_path: Path) -> None:
-    write_voc(tmp_path, make_splits())
+    write_voc(tmp_path, varied_splits())
     (tmp_path / "Annotations" / "test-0.xml").unlink()
     with (tmp_path / "ImageSets" / "Main" / "test.txt").open("a") as file:
         file.write("nowhere\n")
@@ -110,16 +105,16 @@ def test_listed_images_without_annotations_are_left_out(tmp_path: Path) -> None:
 
 
 def test_sizes_are_read_from_headers_where_they_are_not_given(tmp_path: Path) -> None:
-    (scene,) = make_scenes(4, seed=0)[3:]
+    (scene,) = varied_scenes(4, seed=0)[3:]
     write_images(tmp_path, [scene])
     (tmp_path / f"{scene.stem}.xml").write_text(voc_text(scene, with_size=False))
     raw = VOC.read(tmp_path)
-    assert raw.splits["train"].sizes.tolist() == [[scene.height, scene.width]]
+    assert raw.splits["train"].sizes.tolist() == [list(scene.size)]
     assert raw.facts.claimed_sizes == {}
 
 
 def test_difficult_boxes_are_noted(tmp_path: Path) -> None:
-    scenes = make_scenes(4, seed=0)
+    scenes = varied_scenes(4, seed=0)
     write_flat_voc(tmp_path, scenes)
     file = tmp_path / "scene3.xml"
     text = file.read_text()
@@ -132,7 +127,7 @@ def test_difficult_boxes_are_noted(tmp_path: Path) -> None:
 
 
 def test_unreadable_files_leave_their_images_out(tmp_path: Path) -> None:
-    write_flat_voc(tmp_path, make_scenes(6, seed=0))
+    write_flat_voc(tmp_path, varied_scenes(6, seed=0))
     broken = {
         "scene0": b"<annotation><object>",
         "scene1": b"\xff\xfe\x00bytes",
@@ -155,17 +150,17 @@ def test_unreadable_files_leave_their_images_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        "<object><name>pea</name></object>",
+        "<object><name>red</name></object>",
         "<object><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></object>",
-        "<object><name>pea</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax></bndbox></object>",
-        "<object><name>pea</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>b</ymax></bndbox>"
+        "<object><name>red</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax></bndbox></object>",
+        "<object><name>red</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>b</ymax></bndbox>"
         "</object>",
-        "<object><name>pea</name><bndbox><xmin>1</xmin><ymin>nan</ymin><xmax>2</xmax><ymax>2</ymax></bndbox>"
+        "<object><name>red</name><bndbox><xmin>1</xmin><ymin>nan</ymin><xmax>2</xmax><ymax>2</ymax></bndbox>"
         "</object>",
     ],
 )
 def test_malformed_objects_are_left_out_and_reported(tmp_path: Path, entry: str) -> None:
-    scenes = make_scenes(4, seed=0)
+    scenes = varied_scenes(4, seed=0)
     write_flat_voc(tmp_path, scenes)
     file = tmp_path / "scene2.xml"
     file.write_text(file.read_text().replace("</annotation>", f"{entry}</annotation>"))
@@ -177,7 +172,7 @@ def test_malformed_objects_are_left_out_and_reported(tmp_path: Path, entry: str)
 
 
 def test_an_image_of_another_name_is_found_by_what_the_file_says(tmp_path: Path) -> None:
-    scenes = make_scenes(3, seed=0)
+    scenes = varied_scenes(3, seed=0)
     write_flat_voc(tmp_path, scenes)
     (tmp_path / "scene0.xml").rename(tmp_path / "zero.xml")
     (tmp_path / "scene1.xml").write_text(voc_text(scenes[2]))
@@ -213,7 +208,7 @@ def test_text_in_other_encodings_is_read() -> None:
 
 
 def test_folders_that_cannot_be_used_are_explained(tmp_path: Path) -> None:
-    scenes = make_scenes(3, seed=0)
+    scenes = varied_scenes(3, seed=0)
     write_flat_voc(tmp_path / "images-gone", scenes)
     for file in (tmp_path / "images-gone").glob("*.png"):
         file.unlink()
@@ -225,7 +220,7 @@ def test_folders_that_cannot_be_used_are_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none of the annotations"):
         VOC.read(tmp_path / "broken")
     for year in (2007, 2012):
-        write_voc(tmp_path / "devkit" / f"VOC{year}", {"train": scenes})
+        write_voc(tmp_path / "devkit" / f"VOC{year}", scenes)
     with pytest.raises(DataError, match="holds 2 data sets: VOC2007, VOC2012"):
         VOC.read(tmp_path / "devkit")
     (tmp_path / "devkit" / "VOC2007" / "ImageSets" / "Main" / "train.txt").write_bytes(b"\xff\xfe")

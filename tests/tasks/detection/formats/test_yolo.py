@@ -10,10 +10,12 @@ import pytest
 from PIL import Image
 
 from making.box_scenes import (
-    CLASS_NAMES,
+    FOLDERS,
+    NAMES,
     assert_holds,
-    make_scenes,
-    make_splits,
+    of_split,
+    varied_scenes,
+    varied_splits,
     write_images,
     write_yolo,
     write_yolo_part,
@@ -24,7 +26,7 @@ from vitrail.tasks.detection.formats import BOX_FORMATS
 from vitrail.tasks.detection.formats.yolo import parse_labels
 
 YOLO = BOX_FORMATS["YOLO"]
-SHARES = 1e-5  # are written with nine digits
+SHARES = 1e-5  # in pixels, of what was divided by the size and multiplied again
 COUNTS = {"train": 8, "validation": 5, "test": 4}
 
 
@@ -33,24 +35,22 @@ def split_counts(source: Path) -> dict[str, int]:
 
 
 def test_a_yaml_file_names_folders_and_classes(tmp_path: Path) -> None:
-    splits = make_splits()
-    write_yolo(tmp_path, splits)
+    scenes = varied_splits()
+    write_yolo(tmp_path, scenes)
     for source in (tmp_path, tmp_path / "data.yaml"):
         assert YOLO.recognises(source)
         raw = YOLO.read(source)
-        assert raw.class_names == CLASS_NAMES
         assert raw.class_ids == (0, 1, 2)
-        assert_holds(raw.splits["train"], splits["train"], atol=SHARES)
-        assert_holds(raw.splits["validation"], splits["valid"], atol=SHARES)
-        assert_holds(raw.splits["test"], splits["test"], atol=SHARES)
+        assert_holds(raw, scenes, atol=SHARES)
         assert raw.findings == ()
         assert raw.facts.box_format == "cxcywh_shares"
         assert raw.facts.claimed_sizes == {}
 
 
 def test_roboflow_nests_images_in_splits_and_points_one_folder_too_high(tmp_path: Path) -> None:
-    for split, scenes in make_splits().items():
-        write_yolo_part(tmp_path / split / "images", tmp_path / split / "labels", scenes)
+    for scene in varied_splits():
+        folder = tmp_path / scene.split.replace("validation", "valid")
+        write_yolo_part(folder / "images", folder / "labels", [scene])
     text = (
         "train: ../train/images\nval: ../valid/images\ntest: ../test/images\nnc: 3\nnames: ['a', 'b', 'c']\n"
     )
@@ -69,64 +69,62 @@ def test_roboflow_nests_images_in_splits_and_points_one_folder_too_high(tmp_path
 @pytest.mark.parametrize("with_config", [False, True])
 def test_every_nesting_is_found(tmp_path: Path, layout: str, with_config: bool) -> None:
     images, labels = layout.split("|")
-    splits = make_splits()
-    for split, scenes in splits.items():
-        write_yolo_part(tmp_path / images.format(split=split), tmp_path / labels.format(split=split), scenes)
+    scenes = varied_splits()
+    for split, folder in FOLDERS.items():
+        folders = (tmp_path / layout.format(split=folder) for layout in (images, labels))
+        write_yolo_part(*folders, of_split(scenes, split))
     if with_config:
-        lines = [f"{split}: {images.format(split=split)}\n" for split in splits]
-        (tmp_path / "data.yaml").write_text("".join(lines) + "names: {0: bean, 1: corn, 2: pea}\n")
+        lines = [f"{folder}: {images.format(split=folder)}\n" for folder in FOLDERS.values()]
+        (tmp_path / "data.yaml").write_text("".join(lines) + "names: {0: blue, 1: green, 2: red}\n")
     else:
-        (tmp_path / "classes.txt").write_text("\n".join(CLASS_NAMES) + "\n\n")
+        (tmp_path / "classes.txt").write_text("\n".join(NAMES) + "\n\n")
     assert YOLO.recognises(tmp_path)
     raw = YOLO.read(tmp_path)
-    assert raw.class_names == CLASS_NAMES
-    assert_holds(raw.splits["train"], splits["train"], atol=SHARES)
-    assert_holds(raw.splits["validation"], splits["valid"], atol=SHARES)
-    assert_holds(raw.splits["test"], splits["test"], atol=SHARES)
+    assert_holds(raw, scenes, atol=SHARES)
     assert raw.findings == ()
 
 
 @pytest.mark.parametrize("layout", [".|.", "images|labels", "images|images"])
 def test_undivided_folders_are_one_split(tmp_path: Path, layout: str) -> None:
-    scenes = make_scenes(6, seed=0)
+    scenes = varied_scenes(6, seed=0)
     images, labels = layout.split("|")
     write_yolo_part(tmp_path / images, tmp_path / labels, scenes)
-    (tmp_path / labels / "classes.txt").write_text("bean\ncorn\npea\n")
+    (tmp_path / labels / "classes.txt").write_text("blue\ncorn\npea\n")
     assert YOLO.recognises(tmp_path)
     raw = YOLO.read(tmp_path)
-    assert_holds(raw.splits["train"], scenes, atol=SHARES)
+    assert_holds(raw, scenes, atol=SHARES)
     assert raw.facts.annotations_without_image == ()
 
 
 def test_lists_of_images_divide_as_cvat_writes_them(tmp_path: Path) -> None:
-    scenes = make_scenes(6, seed=0)
+    scenes = varied_scenes(6, seed=0)
+    scenes[4].split = scenes[5].split = "validation"
     write_yolo_part(tmp_path / "obj_train_data", tmp_path / "obj_train_data", scenes)
-    listed = [f"data/obj_train_data/{scene.file_name}\n" for scene in scenes]
+    listed = [f"data/obj_train_data/{scene.name}\n" for scene in scenes]
     (tmp_path / "train.txt").write_text("".join(listed[:4]))
     (tmp_path / "valid.txt").write_text("".join(listed[4:]))
-    (tmp_path / "obj.names").write_text("bean\ncorn\npea\n")
+    (tmp_path / "obj.names").write_text("blue\ncorn\npea\n")
     assert YOLO.recognises(tmp_path)
     raw = YOLO.read(tmp_path)
-    assert_holds(raw.splits["train"], scenes[:4], atol=SHARES)
-    assert_holds(raw.splits["validation"], scenes[4:], atol=SHARES)
+    assert_holds(raw, scenes, atol=SHARES)
 
 
 def test_a_yaml_file_may_name_lists_and_several_folders(tmp_path: Path) -> None:
-    splits = make_splits()
-    write_yolo(tmp_path, splits)
-    listed = [f"./images/test/{scene.file_name}" for scene in splits["test"]]
+    scenes = varied_splits()
+    write_yolo(tmp_path, scenes)
+    listed = [f"./images/test/{scene.name}" for scene in of_split(scenes, "test")]
     (tmp_path / "test.txt").write_text("\n".join(listed))
     (tmp_path / "data.yaml").write_text(
-        "path: .\ntrain: [images/train, images/valid]\ntest: test.txt\nval:\nnames: [bean, corn, pea]\n"
+        "path: .\ntrain: [images/train, images/val]\ntest: test.txt\nval:\nnames: [blue, green, red]\n"
     )
     assert split_counts(tmp_path) == {"train": 13, "test": 4}
 
 
 def test_paths_of_another_machine_are_found_by_their_ends(tmp_path: Path) -> None:
-    write_yolo(tmp_path, make_splits())
+    write_yolo(tmp_path, varied_splits())
     (tmp_path / "data.yaml").write_text(
-        "path: /nowhere/data\ntrain: /nowhere/data/images/train\nval: images\\valid\ntest: /nowhere/images\n"
-        "names: [bean, corn, pea]\n"
+        "path: /nowhere/data\ntrain: /nowhere/data/images/train\nval: images\\val\ntest: /nowhere/images\n"
+        "names: [blue, green, red]\n"
     )
     raw = YOLO.read(tmp_path)
     assert {name: len(split) for name, split in raw.splits.items()} == {"train": 8, "validation": 5}
@@ -137,14 +135,14 @@ def test_paths_of_another_machine_are_found_by_their_ends(tmp_path: Path) -> Non
 
 
 def test_missing_labels_are_images_without_boxes_and_labels_without_image_are_told(tmp_path: Path) -> None:
-    write_yolo(tmp_path, make_splits())
+    write_yolo(tmp_path, varied_splits())
     (tmp_path / "labels" / "train" / "train-3.txt").unlink()
     (tmp_path / "images" / "train" / "train-1.png").unlink()
     raw = YOLO.read(tmp_path)
     assert raw.facts.images_without_annotations == ("images/train/train-3.png",)
     assert raw.facts.annotations_without_image == ("labels/train/train-1.txt",)
     assert len(raw.splits["train"]) == 7
-    assert raw.splits["train"].num_boxes == sum(map(len, (s.boxes for s in make_splits()["train"]))) - 4
+    assert raw.splits["train"].num_boxes == 11  # 0 + 2 + 3 + 0 + 1 + 2 + 3, without those of 1 and 3
 
 
 def test_images_that_lie_on_their_side_have_boxes_of_the_upright_image(tmp_path: Path) -> None:
@@ -154,14 +152,14 @@ def test_images_that_lie_on_their_side_have_boxes_of_the_upright_image(tmp_path:
     exif[0x0112] = 6
     Image.new("RGB", (40, 20)).save(tmp_path / "images" / "a.jpg", exif=exif)
     (tmp_path / "labels" / "a.txt").write_text("0 0.5 0.5 1 0.5\n")
-    (tmp_path / "classes.txt").write_text("pea\n")
+    (tmp_path / "classes.txt").write_text("red\n")
     split = YOLO.read(tmp_path).splits["train"]
     assert split.sizes.tolist() == [[40, 20]]
     assert split.boxes[0].tolist() == [[0, 10, 20, 30]]
 
 
 def test_unreadable_images_keep_their_place_with_boxes_of_zeros(tmp_path: Path) -> None:
-    write_yolo(tmp_path, make_splits())
+    write_yolo(tmp_path, varied_splits())
     (tmp_path / "images" / "train" / "train-2.png").write_bytes(b"no image")
     split = YOLO.read(tmp_path).splits["train"]
     assert split.sizes[2].tolist() == [0, 0]
@@ -169,7 +167,7 @@ def test_unreadable_images_keep_their_place_with_boxes_of_zeros(tmp_path: Path) 
 
 
 def test_lines_of_other_kinds_become_boxes_with_a_finding(tmp_path: Path) -> None:
-    write_yolo(tmp_path, make_splits())
+    write_yolo(tmp_path, varied_splits())
     folder = tmp_path / "labels" / "train"
     (folder / "train-0.txt").write_text("1 0.1 0.2 0.5 0.2 0.3 0.8\n1 0.5 0.5 0.2 0.2\n")
     (folder / "train-1.txt").write_text("2 0.5 0.5 0.2 0.2 0.97\n")
@@ -187,7 +185,7 @@ def test_lines_of_other_kinds_become_boxes_with_a_finding(tmp_path: Path) -> Non
 
 
 def test_key_points_are_told_by_the_yaml_file(tmp_path: Path) -> None:
-    write_yolo(tmp_path, make_splits())
+    write_yolo(tmp_path, varied_splits())
     (tmp_path / "labels" / "train" / "train-0.txt").write_text("1 0.5 0.5 0.2 0.4 0.1 0.2 0.3 0.4\n")
     with (tmp_path / "data.yaml").open("a") as file:
         file.write("kpt_shape: [2, 2]\n")
@@ -200,11 +198,11 @@ def test_key_points_are_told_by_the_yaml_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["0 0.5 0.5 0.2", "pea 0.5 0.5 0.2 0.2", "0 0.5 0,5 0.2 0.2", "0 0.5 nan 0.2 0.2", "0 0.5 inf 0.2 0.2",
+    ["0 0.5 0.5 0.2", "red 0.5 0.5 0.2 0.2", "0 0.5 0,5 0.2 0.2", "0 0.5 nan 0.2 0.2", "0 0.5 inf 0.2 0.2",
      "0.5 0.5 0.5 0.2 0.2", "0 0.5 0.5 0.2 1e99", "0 1 2 3 4 5 6 7", "\0\0\0", "0,0.5,0.5,0.2,0.2"],
 )  # fmt: skip
 def test_malformed_lines_are_left_out_and_reported(tmp_path: Path, line: str) -> None:
-    write_yolo(tmp_path, make_splits())
+    write_yolo(tmp_path, varied_splits())
     file = tmp_path / "labels" / "train" / "train-1.txt"
     file.write_text(f"\n{line}\n{file.read_text()}")
     raw = YOLO.read(tmp_path)
@@ -215,7 +213,7 @@ def test_malformed_lines_are_left_out_and_reported(tmp_path: Path, line: str) ->
 
 
 def test_class_ids_beyond_the_names_are_left_out_and_counted(tmp_path: Path) -> None:
-    write_yolo(tmp_path, make_splits())
+    write_yolo(tmp_path, varied_splits())
     (tmp_path / "labels" / "train" / "train-0.txt").write_text(
         "3 0.5 0.5 0.2 0.2\n2.0 0.5 0.5 0.2 0.2\n-1 0.5 0.5 0.2 0.2\n"
     )
@@ -226,7 +224,7 @@ def test_class_ids_beyond_the_names_are_left_out_and_counted(tmp_path: Path) -> 
 
 
 def test_labels_that_are_no_text_leave_their_images_out(tmp_path: Path) -> None:
-    write_yolo(tmp_path, make_splits())
+    write_yolo(tmp_path, varied_splits())
     (tmp_path / "labels" / "train" / "train-1.txt").write_bytes(b"\xff\xfe0")
     raw = YOLO.read(tmp_path)
     assert len(raw.splits["train"]) == 7
@@ -234,12 +232,12 @@ def test_labels_that_are_no_text_leave_their_images_out(tmp_path: Path) -> None:
 
 
 def test_gaps_in_the_names_are_closed(tmp_path: Path) -> None:
-    write_yolo(tmp_path, make_splits())
+    write_yolo(tmp_path, varied_splits())
     (tmp_path / "data.yaml").write_text(
-        "train: images/train\nnames: {2: pea, 0: bean, '1': 7, 40: rice}\nnc: 41\n"
+        "train: images/train\nnames: {2: red, 0: blue, '1': 7, 40: rice}\nnc: 41\n"
     )
     raw = YOLO.read(tmp_path)
-    assert raw.class_names == ("bean", "7", "pea", "rice")
+    assert raw.class_names == ("blue", "7", "red", "rice")
     assert raw.class_ids == (0, 1, 2, 40)
     assert [finding.check for finding in raw.findings] == ["class-count"]
 
@@ -262,7 +260,7 @@ def test_gaps_in_the_names_are_closed(tmp_path: Path) -> None:
     ],
 )
 def test_faulty_yaml_files_are_explained(tmp_path: Path, text: str, given: str) -> None:
-    write_yolo(tmp_path, make_splits())
+    write_yolo(tmp_path, varied_splits())
     (tmp_path / "data.yaml").write_text(text)
     for source in (tmp_path, tmp_path / "data.yaml"):
         with pytest.raises(DataError) as caught:
@@ -282,21 +280,21 @@ def test_files_that_are_no_mapping_are_explained(tmp_path: Path, content: bytes)
 
 
 def test_folders_that_cannot_be_used_are_explained(tmp_path: Path) -> None:
-    scenes = make_scenes(4, seed=0)
+    scenes = varied_scenes(4, seed=0)
     write_yolo_part(tmp_path / "a" / "images", tmp_path / "a" / "labels", scenes)
     with pytest.raises(DataError, match="has no file of class names, so that the classes have numbers alone"):
         YOLO.read(tmp_path / "a")
     (tmp_path / "a" / "classes.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match="is not UTF-8 text"):
         YOLO.read(tmp_path / "a")
-    write_yolo(tmp_path / "b", {"train": scenes})
+    write_yolo(tmp_path / "b", scenes)
     for file in (tmp_path / "b" / "labels" / "train").iterdir():
         file.unlink()
     (tmp_path / "b" / "labels" / "train").rmdir()
     (tmp_path / "b" / "labels").rmdir()
     with pytest.raises(DataError, match="holds 4 images and no label file"):
         YOLO.read(tmp_path / "b")
-    write_yolo(tmp_path / "c", {"train": scenes})
+    write_yolo(tmp_path / "c", scenes)
     (tmp_path / "c" / "data.yaml").rename(tmp_path / "c" / "one.yaml")
     (tmp_path / "c" / "two.yml").write_text((tmp_path / "c" / "one.yaml").read_text())
     with pytest.raises(DataError, match=r"2 YAML files of data sets: one\.yaml, two\.yml"):
@@ -304,8 +302,7 @@ def test_folders_that_cannot_be_used_are_explained(tmp_path: Path) -> None:
 
 
 def test_a_split_without_a_folder_of_labels_is_not_used(tmp_path: Path) -> None:
-    splits = make_splits()
-    write_yolo(tmp_path, splits)
+    write_yolo(tmp_path, varied_splits())
     for file in (tmp_path / "labels" / "test").iterdir():
         file.unlink()
     (tmp_path / "labels" / "test").rmdir()
@@ -315,8 +312,8 @@ def test_a_split_without_a_folder_of_labels_is_not_used(tmp_path: Path) -> None:
 
 
 def test_other_texts_beside_images_are_not_recognised(tmp_path: Path) -> None:
-    write_images(tmp_path, make_scenes(3, seed=0))
-    (tmp_path / "scene0.txt").write_text("a photo of a bean\n")
+    write_images(tmp_path, varied_scenes(3, seed=0))
+    (tmp_path / "scene0.txt").write_text("a photo of a blue\n")
     (tmp_path / "notes.txt").write_text("0 0.5 0.5 0.1 0.1\n")
     (tmp_path / "model.yaml").write_text("name: a\nlayers: 3\n")
     assert not YOLO.recognises(tmp_path)
@@ -324,7 +321,7 @@ def test_other_texts_beside_images_are_not_recognised(tmp_path: Path) -> None:
 
 
 def test_the_lines_of_a_file() -> None:
-    text = yolo_text(make_scenes(4, seed=0)[3]) + "\n  \n\t1\t.5  5e-1 1.0 +0.25 \r\n"
+    text = yolo_text(varied_scenes(4, seed=0)[3]) + "\n  \n\t1\t.5  5e-1 1.0 +0.25 \r\n"
     boxes, kinds, malformed = parse_labels(text)
     assert len(boxes) == 4
     assert boxes[-1] == ([0.5, 0.5, 1.0, 0.25], 1, False, False)
@@ -349,7 +346,7 @@ def test_coco128(shared_data: Path) -> None:
 
 
 def test_links_that_lead_back_are_entered_once(tmp_path: Path) -> None:
-    write_yolo(tmp_path, make_splits())
+    write_yolo(tmp_path, varied_splits())
     (tmp_path / "images" / "train" / "again").symlink_to(tmp_path / "images" / "train")
     (tmp_path / "images" / "test" / "up").symlink_to(tmp_path)
     raw = YOLO.read(tmp_path / "data.yaml")
