@@ -287,7 +287,7 @@ def test_weight_of_no_object_may_be_nothing() -> None:
     assert loss.total.item() == 0
 
 
-MATCHING = {"class_weight": 1.3, "l1_weight": 5.0, "giou_weight": 2.0}
+MATCHING = DetectionSettings(class_weight=1.3, l1_weight=5.0, giou_weight=2.0)
 
 
 def match(
@@ -298,7 +298,7 @@ def match(
     scoring: Scoring,
     num_matches: int = 1,
 ) -> torch.Tensor:
-    costs = matching_costs(logits, boxes, targets, scoring=scoring, **MATCHING)
+    costs = matching_costs(logits, boxes, targets, scoring, MATCHING)
     return assign(costs, targets.counts.tolist(), num_matches=num_matches)
 
 
@@ -457,10 +457,8 @@ def test_costs_are_float32_under_autocast() -> None:
     given = (logits.bfloat16(), boxes.bfloat16(), targets)
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        costs = matching_costs(*given, scoring="sigmoid", **MATCHING)
+        costs = matching_costs(*given, "sigmoid", MATCHING)
 
     assert costs.dtype == torch.float32
-    same = matching_costs(
-        logits.bfloat16().float(), boxes.bfloat16().float(), targets, scoring="sigmoid", **MATCHING
-    )
+    same = matching_costs(logits.bfloat16().float(), boxes.bfloat16().float(), targets, "sigmoid", MATCHING)
     assert torch.equal(costs[0], same[0])

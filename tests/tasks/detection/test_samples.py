@@ -197,7 +197,7 @@ def test_images_are_kept_larger_where_parts_of_them_are_enlarged() -> None:
     }
     for name, side in [("flipped", 20), ("cropped", 23), ("scaled", 23), ("small", 21)]:
         sizes[name].prepare()
-        assert sizes[name]._pixels(0).image.shape == (3, side, side)
+        assert sizes[name]._pixels(0)[0].shape == (3, side, side)
 
 
 def test_memory_is_estimated_from_the_sizes_and_limited(files: BoxSplit) -> None:

@@ -39,7 +39,7 @@ MOST = 600  # boxes drawn in one picture
 SMALL_PX = 200  # a picture whose longer side is smaller is enlarged, its pixels visible
 NUM_COLOURS = 21  # after which they repeat
 BINS = 24
-CELLS = 24  # rows and columns of the location map
+MAP_SIDE = 24  # rows and columns of the location map
 COCO_SMALL, COCO_LARGE = 32, 96  # sides in pixels of squares that separate small, medium and large in COCO
 WIDEST = 8.0  # beyond this aspect, shapes are counted with the last bar
 WORDS: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "for information"}
@@ -399,14 +399,14 @@ def _count_plot(counts: Mapping[str, np.ndarray]) -> str:
 def _cover_plot(boxes: Mapping[str, np.ndarray], sizes: Mapping[str, np.ndarray]) -> str:
     """Draw how often each location of the images is covered by a box, all splits together."""
     shares = np.concatenate([boxes[name] / sizes[name][:, [1, 0, 1, 0]] for name in boxes])
-    first, last = np.floor(shares[:, :2] * CELLS), np.ceil(shares[:, 2:] * CELLS)
+    first, last = np.floor(shares[:, :2] * MAP_SIDE), np.ceil(shares[:, 2:] * MAP_SIDE)
     # Each box adds one to a rectangle: at its corners, then cumulated along both axes.
-    steps = np.zeros((CELLS + 1, CELLS + 1))
-    left, top = first.astype(int).clip(0, CELLS).T
-    right, bottom = last.astype(int).clip(0, CELLS).T
+    steps = np.zeros((MAP_SIDE + 1, MAP_SIDE + 1))
+    left, top = first.astype(int).clip(0, MAP_SIDE).T
+    right, bottom = last.astype(int).clip(0, MAP_SIDE).T
     for rows, columns, sign in ((top, left, 1), (bottom, right, 1), (top, right, -1), (bottom, left, -1)):
         np.add.at(steps, (rows, columns), sign)
-    covered = steps.cumsum(axis=0).cumsum(axis=1)[:CELLS, :CELLS]
+    covered = steps.cumsum(axis=0).cumsum(axis=1)[:MAP_SIDE, :MAP_SIDE]
     figure, axes = new_figure("share of the width", "share of the height")
     axes.grid(visible=False)
     extent = (0, 1, 1, 0)

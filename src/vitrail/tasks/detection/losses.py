@@ -13,7 +13,7 @@ All is computed in float32, whatever the type of the predictions.
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -42,11 +42,8 @@ def matching_costs(
     logits: Float[Tensor, "batch queries logits"],
     boxes: Float[Tensor, "batch queries 4"],
     targets: BoxTargets,
-    *,
     scoring: Scoring,
-    class_weight: float,
-    l1_weight: float,
-    giou_weight: float,
+    settings: DetectionSettings,
 ) -> Float[Tensor, "batch queries boxes"]:
     """Return the cost of assigning each box to each query, in float32 (Carion et al. 2020, equation 1).
 
@@ -67,10 +64,10 @@ def matching_costs(
         class_costs = there - absent
     # Labels of padding boxes may be anything.
     columns = targets.labels.clamp(0, class_costs.shape[-1] - 1)[:, None].expand(-1, logits.shape[1], -1)
-    costs = class_weight * class_costs.gather(2, columns)
+    costs = settings.class_weight * class_costs.gather(2, columns)
     found, wanted = boxes.float(), targets.boxes.float()
-    costs = costs + l1_weight * (found[:, :, None] - wanted[:, None]).abs().sum(dim=-1)
-    return costs - giou_weight * generalised_box_iou(cxcywh_to_xyxy(found), cxcywh_to_xyxy(wanted))
+    costs = costs + settings.l1_weight * (found[:, :, None] - wanted[:, None]).abs().sum(dim=-1)
+    return costs - settings.giou_weight * generalised_box_iou(cxcywh_to_xyxy(found), cxcywh_to_xyxy(wanted))
 
 
 def assign(
@@ -113,16 +110,6 @@ def assign(
     return torch.from_numpy(assigned).to(costs.device)
 
 
-class SetTerms(NamedTuple):
-    """The terms of one set of predictions, each the mean over boxes."""
-
-    classes: Float[Tensor, ""]
-    l1: Float[Tensor, ""]
-    """L1 distance of the normalised boxes, summed over their four numbers."""
-    giou: Float[Tensor, ""]
-    """One minus the generalised IoU of the boxes."""
-
-
 class DetectionLoss:
     """The loss of a detector, including auxiliary outputs.
 
@@ -151,63 +138,67 @@ class DetectionLoss:
         counts = targets.counts.tolist()
         self._check(output.logits, counts)
         predictions = (AuxiliaryOutput(output.logits, output.boxes), *output.auxiliary)
-        all_terms = [
-            _set_terms(
-                prediction.logits.float(),
-                prediction.boxes.float(),
-                targets,
-                assigned,
-                scoring=self.scoring,
-                no_object_weight=self.settings.no_object_weight,
-            )
-            for prediction, assigned in zip(
-                predictions, self._assign(predictions, targets, counts), strict=True
-            )
-        ]
-        num_boxes = sum(counts)
-        count = max(num_boxes, 1)
-        weighed = [
-            count * prediction.weight * self._weigh(terms)
-            for prediction, terms in zip(predictions, all_terms, strict=True)
-        ]
-        parts = {"class": all_terms[0].classes, "l1": all_terms[0].l1, "giou": all_terms[0].giou}
+        count = max(sum(counts), 1)
+        weighed, parts = [], []
+        for prediction, assigned in zip(predictions, self._assign(predictions, targets, counts), strict=True):
+            terms = self._terms(prediction, targets, assigned)
+            settings = self.settings
+            boxes = settings.l1_weight * terms["l1"] + settings.giou_weight * terms["giou"]
+            weighed.append(count * prediction.weight * (settings.class_weight * terms["class"] + boxes))
+            parts.append(terms)
         total = torch.stack(weighed).sum()
         return Loss(
             total=total,
-            count=total.new_tensor(float(num_boxes)),
-            parts={name: count * part.detach() for name, part in parts.items()}
+            count=total.new_tensor(float(sum(counts))),
+            parts={name: count * part.detach() for name, part in parts[0].items()}
             | {"auxiliary": (total - weighed[0]).detach()},
         )
 
     def _assign(
-        self, predictions: tuple[AuxiliaryOutput, ...], targets: BoxTargets, counts: list[int]
+        self, predictions: Sequence[AuxiliaryOutput], targets: BoxTargets, counts: list[int]
     ) -> list[Int[Tensor, "batch _"]]:
-        settings = self.settings
         # All costs first: a device computes the next ones while the assignment of the former is solved.
-        costs = {
-            index: matching_costs(
-                prediction.logits,
-                prediction.boxes,
-                targets,
-                scoring=self.scoring,
-                class_weight=settings.class_weight,
-                l1_weight=settings.l1_weight,
-                giou_weight=settings.giou_weight,
-            )
-            for index, prediction in enumerate(predictions)
+        costs = [
+            matching_costs(prediction.logits, prediction.boxes, targets, self.scoring, self.settings)
+            for prediction in predictions
             if prediction.assigned is None
-        }
+        ]
+        remaining = iter(costs)
         return [
-            assign(costs[index], counts, num_matches=prediction.num_matches)
+            assign(next(remaining), counts, num_matches=prediction.num_matches)
             if prediction.assigned is None
             else prediction.assigned
-            for index, prediction in enumerate(predictions)
+            for prediction in predictions
         ]
 
-    def _weigh(self, terms: SetTerms) -> Float[Tensor, ""]:
-        settings = self.settings
-        boxes = settings.l1_weight * terms.l1 + settings.giou_weight * terms.giou
-        return settings.class_weight * terms.classes + boxes
+    def _terms(
+        self, prediction: AuxiliaryOutput, targets: BoxTargets, assigned: Int[Tensor, "batch queries"]
+    ) -> dict[str, Float[Tensor, ""]]:
+        """Return the terms of one set of predictions, each the mean over boxes.
+
+        ``l1`` is the L1 distance of the normalised boxes, summed over their four numbers, and ``giou`` one
+        minus their generalised IoU.
+        """
+        logits, boxes = prediction.logits.float(), prediction.boxes.float()
+        is_assigned = assigned >= 0
+        images, _ = is_assigned.nonzero(as_tuple=True)
+        chosen = assigned[is_assigned]
+        found, wanted = boxes[is_assigned], targets.boxes[images, chosen].float()
+        labels = targets.labels[images, chosen]
+        found_xyxy, wanted_xyxy = cxcywh_to_xyxy(found), cxcywh_to_xyxy(wanted)
+
+        # If boxes have several predictions each, a box counts as much as one with a single prediction.
+        num_boxes = targets.counts.sum().clamp(min=1)
+        normaliser = torch.maximum(num_boxes, torch.as_tensor(len(chosen), device=num_boxes.device)).float()
+        if self.scoring == "softmax":
+            weight = self.settings.no_object_weight
+            classes = softmax_class_loss(logits, assigned, is_assigned, labels, no_object_weight=weight)
+        else:
+            fits = paired_iou(found_xyxy.detach(), wanted_xyxy)
+            classes = sigmoid_class_loss(logits, assigned, is_assigned, labels, fits) / normaliser
+        giou = 1 - paired_generalised_iou(found_xyxy, wanted_xyxy)
+        l1 = (found - wanted).abs().sum() / normaliser
+        return {"class": classes, "l1": l1, "giou": giou.sum() / normaliser}
 
     def _check(self, logits: Tensor, counts: list[int]) -> None:
         expected = self.num_classes + (self.scoring == "softmax")
@@ -226,36 +217,6 @@ class DetectionLoss:
                 most,
                 num_queries,
             )
-
-
-def _set_terms(
-    logits: Float[Tensor, "batch queries logits"],
-    boxes: Float[Tensor, "batch queries 4"],
-    targets: BoxTargets,
-    assigned: Int[Tensor, "batch queries"],
-    *,
-    scoring: Scoring,
-    no_object_weight: float,
-) -> SetTerms:
-    is_assigned = assigned >= 0
-    images, _ = is_assigned.nonzero(as_tuple=True)
-    chosen = assigned[is_assigned]
-    found, wanted = boxes[is_assigned], targets.boxes[images, chosen].float()
-    labels = targets.labels[images, chosen]
-    found_xyxy, wanted_xyxy = cxcywh_to_xyxy(found), cxcywh_to_xyxy(wanted)
-
-    # If boxes have several predictions each, a box counts as much as one with a single prediction.
-    num_boxes = targets.counts.sum().clamp(min=1)
-    normaliser = torch.maximum(num_boxes, torch.as_tensor(len(chosen), device=num_boxes.device)).float()
-    if scoring == "softmax":
-        classes = softmax_class_loss(logits, assigned, is_assigned, labels, no_object_weight=no_object_weight)
-    else:
-        fits = paired_iou(found_xyxy.detach(), wanted_xyxy)
-        classes = sigmoid_class_loss(logits, assigned, is_assigned, labels, fits) / normaliser
-    giou = 1 - paired_generalised_iou(found_xyxy, wanted_xyxy)
-    return SetTerms(
-        classes=classes, l1=(found - wanted).abs().sum() / normaliser, giou=giou.sum() / normaliser
-    )
 
 
 def softmax_class_loss(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -13,7 +13,6 @@ from vitrail.core.boxes import clip_boxes
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.models.contract import DetectionModel, DetectionOutput, Scoring
 from vitrail.tasks.detection.detections import (
-    MAX_BOXES,
     UNCHOSEN_THRESHOLD,
     ConfidenceThreshold,
     ImageBoxes,
@@ -92,9 +91,7 @@ class DetectionObjective:
         return self.preprocessing.normalise(batch.images), batch.sizes
 
     def evaluator(self) -> DetectionEvaluator:
-        return DetectionEvaluator(
-            self.num_classes, self.scoring, self.preprocessing, self.predict, self.threshold
-        )
+        return DetectionEvaluator(self)
 
     def settled(self, validated: Evaluator) -> DetectionObjective:
         """Return an objective with the confidence threshold that maximises F1 on validation images."""
@@ -121,29 +118,14 @@ class DetectionEvaluator:
     """Collect ground truth and predictions of every image, in pixels of the original image.
 
     Predictions are clipped to the image, as in ``detect``.
-
-    Args:
-        num_classes: number of classes.
-        scoring: how logits become scores.
-        preprocessing: maps boxes back to the original image.
-        predict: runs a model on a batch.
-        threshold: confidence threshold for errors of single boxes.
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        scoring: Scoring,
-        preprocessing: BoxPreprocessing,
-        predict: Callable[[nn.Module, DetectionBatch], DetectionOutput],
-        threshold: ConfidenceThreshold = UNCHOSEN_THRESHOLD,
-    ) -> None:
-        self._num_classes, self._scoring = num_classes, scoring
-        self._preprocessing, self._predict, self._threshold = preprocessing, predict, threshold
+    def __init__(self, objective: DetectionObjective) -> None:
+        self._objective = objective
         self._images: dict[int, ImageBoxes] = {}
 
     def update(self, model: nn.Module, batch: DetectionBatch) -> None:
-        found = select_boxes(self._predict(model, batch), self._scoring, max_boxes=MAX_BOXES)
+        found = select_boxes(self._objective.predict(model, batch), self._objective.scoring)
         rows = zip(
             batch.indices.tolist(),
             batch.original_sizes.tolist(),
@@ -153,7 +135,6 @@ class DetectionEvaluator:
             strict=True,
         )
         for index, (height, width), (labels, boxes), (crowd_labels, crowds), selected in rows:
-            is_crowd = torch.arange(len(labels) + len(crowd_labels)) >= len(labels)
             size = (height, width)
             # Copies, as views of a tensor would keep the output of all queries.
             scores, found_labels, found_boxes = (part.detach().cpu().clone() for part in selected[:3])
@@ -161,7 +142,7 @@ class DetectionEvaluator:
                 index=index,
                 boxes_xyxy=self._in_pixels(torch.cat((boxes, crowds)), size),
                 labels=torch.cat((labels, crowd_labels)).cpu(),
-                is_crowd=is_crowd,
+                is_crowd=torch.arange(len(labels) + len(crowd_labels)) >= len(labels),
                 found_xyxy=clip_boxes(self._in_pixels(found_boxes, size), size),
                 found_labels=found_labels,
                 found_scores=scores,
@@ -197,17 +178,18 @@ class DetectionEvaluator:
         images = self.images_in_order()
         if not images:
             return {"ap": 0.0, "ap50": 0.0, "count": 0}
-        scores = coco_scores(images, self._num_classes, brief=True)
+        scores = coco_scores(images, self._objective.num_classes, brief=True)
         return {"ap": scores.ap or 0.0, "ap50": scores.ap50 or 0.0, "count": len(images)}
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
         """Return every headline score, and the tables behind them as plain JSON values."""
-        tables = detection_tables(self.images_in_order(), self._num_classes, self._threshold)
+        objective = self._objective
+        tables = detection_tables(self.images_in_order(), objective.num_classes, objective.threshold)
         return headline_scores(tables), tables.model_dump(mode="json")
 
     def images_in_order(self) -> list[ImageBoxes]:
         return [self._images[index] for index in sorted(self._images)]
 
     def _in_pixels(self, boxes_cxcywh: Float[Tensor, "n 4"], size: tuple[int, int]) -> Float[Tensor, "n 4"]:
-        corners = self._preprocessing.to_image(boxes_cxcywh.double().cpu(), size)
+        corners = self._objective.preprocessing.to_image(boxes_cxcywh.double().cpu(), size)
         return corners.round(decimals=PIXEL_DECIMALS)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float32, Int, Int64, UInt8
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from vitrail.core.boxes import box_area, clip_boxes
 from vitrail.core.errors import DataError
@@ -44,9 +44,8 @@ class BoxSample:
     """Whether each box stands for a group of objects; none does in training."""
 
 
-class _Stored(NamedTuple):
-    image: UInt8[Tensor, "3 height width"]
-    original_size: tuple[int, int]
+_Stored = tuple[UInt8[Tensor, "3 height width"], tuple[int, int]]
+"""The pixels of an image at the input size, or larger; its original height and width."""
 
 
 class BoxSource:
@@ -134,17 +133,17 @@ class BoxSource:
         )
 
     def _load_whole(self, index: int) -> BoxSample:
-        stored = self._pixels(index)
-        image, size = stored.image, self.preprocessing.input_size(stored.original_size)
+        image, original_size = self._pixels(index)
+        size = self.preprocessing.input_size(original_size)
         if image.shape[-2:] != size:
             image = F.interpolate(image[None], list(size), mode="bilinear", antialias=True)[0]
         boxes = torch.tensor(self.split.boxes[index])
         return BoxSample(
             image,
-            self.preprocessing.to_model(boxes, stored.original_size),
+            self.preprocessing.to_model(boxes, original_size),
             torch.tensor(self.split.labels[index]),
             index,
-            stored.original_size,
+            original_size,
             torch.tensor(self.split.is_crowd[index]),
         )
 
@@ -170,9 +169,7 @@ class BoxSource:
         name = str(source) if isinstance(source, Path) else self.split.names[index]
         with open_image(source, name=name) as image:
             original_size = upright_size(image)
-            return _Stored(
-                self.preprocessing.decode(image, size=self._stored_size(original_size)), original_size
-            )
+            return self.preprocessing.decode(image, size=self._stored_size(original_size)), original_size
 
     def _try_to_read(self, index: int) -> _Stored | DataError:
         try:
@@ -264,11 +261,5 @@ def _boxes_of(
 
 
 def _join_rows(rows: Sequence[tuple[Int[Tensor, " _"], Float[Tensor, "_ 4"]]]) -> BoxTargets:
-    counts = [len(labels) for labels, _ in rows]
-    longest = max(counts)
-    joined_labels = torch.zeros(len(rows), longest, dtype=torch.int64)
-    joined_boxes = torch.zeros(len(rows), longest, 4)
-    for row, ((labels, boxes), count) in enumerate(zip(rows, counts, strict=True)):
-        joined_labels[row, :count] = labels
-        joined_boxes[row, :count] = boxes
-    return BoxTargets(joined_labels, joined_boxes, torch.tensor(counts, dtype=torch.int64))
+    labels, boxes = (pad_sequence(list(part), batch_first=True) for part in zip(*rows, strict=True))
+    return BoxTargets(labels, boxes, torch.tensor([len(part) for part, _ in rows], dtype=torch.int64))
