@@ -309,18 +309,22 @@ def boxes_in_memory(
     )
 
 
-def assert_holds(raw: RawBoxes, scenes: Sequence[Scene], *, atol: float = 0.0) -> None:
-    """Assert that a source has exactly some scenes in their splits, by the names of their files."""
-    assert raw.class_names == NAMES
-    assert set(raw.splits) == {scene.split for scene in scenes}
-    for name, split in raw.splits.items():
-        by_stem = {Path(name).stem: index for index, name in enumerate(split.names)}
-        members = of_split(scenes, name)
-        assert sorted(by_stem) == sorted(scene.stem for scene in members)
-        for scene in members:
-            index = by_stem[scene.stem]
-            expected = np.array(scene.boxes).reshape(-1, 4)
-            np.testing.assert_allclose(split.boxes[index], expected, rtol=0, atol=atol)
-            assert split.labels[index].tolist() == scene.labels
-            assert split.sizes[index].tolist() == list(scene.size)
-            assert Path(split.images[index]).is_file()
+def assert_holds(data: RawBoxes | BoxDataset, scenes: Sequence[Scene], *, atol: float = 0.0) -> None:
+    """Assert that a source has exactly some scenes in their splits."""
+    assert data.class_names == NAMES
+    assert set(data.splits) == {scene.split for scene in scenes}
+    for name, split in data.splits.items():
+        assert_split_holds(split, of_split(scenes, name), atol=atol)
+
+
+def assert_split_holds(split: BoxSplit, scenes: Sequence[Scene], *, atol: float = 0.0) -> None:
+    """Assert that a split has exactly some scenes, by the names of their files."""
+    by_stem = {Path(name).stem: index for index, name in enumerate(split.names)}
+    assert sorted(by_stem) == sorted(scene.stem for scene in scenes)
+    for scene in scenes:
+        index = by_stem[scene.stem]
+        expected = np.array(scene.boxes).reshape(-1, 4)
+        np.testing.assert_allclose(split.boxes[index], expected, rtol=0, atol=atol)
+        assert split.labels[index].tolist() == scene.labels
+        assert split.sizes[index].tolist() == list(scene.size)
+        assert Path(split.images[index]).is_file()

@@ -1,4 +1,4 @@
-"""A detector that needs no training, and images for it: it answers with the box around what is bright."""
+"""Detectors that need no training, and images for them: one predicts the box around what is bright."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from making.small_models import DETR
 from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import BoxTargets, DetectionModelConfig, DetectionOutput
 
@@ -79,6 +81,15 @@ def bright_detector(
     return LoadedModel(
         BrightBoxes(config), {"name": "bright"}, preprocessing.model_dump(mode="json"), NAMES, dict(about)
     )
+
+
+def small_detr() -> LoadedModel:
+    """Return a DETR that was not trained."""
+    torch.manual_seed(1)
+    model = build("detr_r50", **DETR).eval()
+    preprocessing = BoxPreprocessing(image_size=(48, 64)).model_dump(mode="json")
+    names = [f"class {label}" for label in range(DETR["num_classes"])]
+    return LoadedModel(model, model_settings("detr_r50", **DETR), preprocessing, names, {})
 
 
 def picture_with(size: tuple[int, int], boxes: dict[int, tuple[int, int, int, int]]) -> Image.Image:

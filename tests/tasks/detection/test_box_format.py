@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from making.box_scenes import boxes_in_memory
+from making.box_scenes import as_centre, as_corners, as_xywh, boxes_in_memory, in_shares
 from vitrail.tasks.detection.box_format import judge_format, reread_boxes
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, SourceFacts
 
@@ -18,14 +18,9 @@ def true_boxes(count: int = 40) -> np.ndarray:
 
 
 def write(boxes: np.ndarray, layout: str, unit: str) -> np.ndarray:
-    first, last = boxes[:, :2], boxes[:, 2:]
-    numbers = {
-        "xyxy": (first, last),
-        "xywh": (first, last - first),
-        "cxcywh": ((first + last) / 2, last - first),
-    }[layout]
-    scale = np.array([90, 60, 90, 60]) if unit == "shares" else 1
-    return np.concatenate(numbers, axis=1) / scale
+    convert = {"xyxy": as_corners, "xywh": as_xywh, "cxcywh": as_centre}[layout]
+    convert = in_shares(convert) if unit == "shares" else convert
+    return np.array([convert(box, (60, 90)) for box in boxes.tolist()])
 
 
 def read(numbers: np.ndarray, box_format: str) -> np.ndarray:

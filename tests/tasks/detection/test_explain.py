@@ -8,15 +8,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from making.bright_boxes import NAMES, BrightBoxes, bright_detector, picture_with
+from making.bright_boxes import NAMES, BrightBoxes, bright_detector, picture_with, small_detr
 from making.image_folders import noise
 from making.small_models import DETR
 from vitrail.core.boxes import xyxy_to_cxcywh
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.interpret import record_attention
-from vitrail.models import build, model_settings
-from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import DetectionOutput
 from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.tasks.detection import explanation as explain_boxes
@@ -66,12 +63,7 @@ def detector_with(**layers: Looking) -> Detector:
 
 @pytest.fixture(scope="module")
 def detr() -> Detector:
-    """A DETR that was not trained."""
-    torch.manual_seed(1)
-    model = build("detr_r50", **DETR).eval()
-    preprocessing = BoxPreprocessing(image_size=(48, 64)).model_dump(mode="json")
-    names = [f"class {label}" for label in range(DETR["num_classes"])]
-    return Detector(LoadedModel(model, model_settings("detr_r50", **DETR), preprocessing, names, {}))
+    return Detector(small_detr())
 
 
 def picture() -> Image.Image:

@@ -234,14 +234,11 @@ def test_batches_and_processes_change_no_score(scoring: Scoring) -> None:
     assert idle.report()[0] == pytest.approx(whole.report()[0], abs=1e-5)
 
 
-def test_an_evaluator_that_saw_nothing_has_a_result() -> None:
-    assert small_task().evaluator().result() == {"ap": 0.0, "ap50": 0.0, "count": 0}
-
-
-def test_images_without_any_box_have_a_result_and_a_report() -> None:
+def test_no_image_and_images_without_any_box_have_a_result() -> None:
     task = small_task()
     evaluator = task.evaluator()
 
+    assert evaluator.result() == {"ap": 0.0, "ap50": 0.0, "count": 0}
     evaluator.update(SmallDetector().eval(), task.collate(samples(0, 0), None))
 
     assert evaluator.result() == {"ap": 0.0, "ap50": 0.0, "count": 2}

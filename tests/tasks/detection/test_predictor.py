@@ -8,11 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from making.bright_boxes import NAMES, bright_detector, picture_with
+from making.bright_boxes import NAMES, bright_detector, picture_with, small_detr
 from making.image_folders import noise
 from making.small_models import DETR
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
-from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
@@ -20,15 +19,6 @@ from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.detection.predictor import CLASS_IDS_FILE, Detector
 
 RED, GREEN = (10, 20, 50, 90), (60, 30, 110, 50)
-
-
-def small_detr() -> LoadedModel:
-    """A DETR that was not trained."""
-    torch.manual_seed(1)
-    model = build("detr_r50", **DETR).eval()
-    preprocessing = BoxPreprocessing(image_size=(48, 64)).model_dump(mode="json")
-    names = [f"class {label}" for label in range(DETR["num_classes"])]
-    return LoadedModel(model, model_settings("detr_r50", **DETR), preprocessing, names, {})
 
 
 @pytest.mark.parametrize("resize", ["fit", "squash", "shortest"])

@@ -97,21 +97,15 @@ def text_of(path: Path) -> str:
     return re.sub(r"<[^>]+>", " ", re.sub(r"<(style|svg).*?</\1>", " ", path.read_text(), flags=re.DOTALL))
 
 
-def test_scores_and_their_signature_are_on_top(tmp_path: Path) -> None:
+def test_scores_and_their_signature_are_on_top_and_classes_listed_the_weakest_first(tmp_path: Path) -> None:
     write_detection_report(tmp_path / "out.html", inputs(toy_tables()))
 
-    text = text_of(tmp_path / "out.html")
+    page, text = (tmp_path / "out.html").read_text(), text_of(tmp_path / "out.html")
     assert "data:cells@0123|split:test" in text
     assert all(value in text for value in ("0.512", "0.812", "0.438", "0.625", "80.0%", "60.0%", "0.38"))
     assert "0.38: the best F1 of the validation images" in text
     assert "AP large" in text
     assert "AP small" not in text  # the data have no small box
-
-
-def test_classes_are_listed_the_weakest_first_and_those_without_boxes_last(tmp_path: Path) -> None:
-    write_detection_report(tmp_path / "out.html", inputs(toy_tables()))
-
-    page = (tmp_path / "out.html").read_text()
     rows = re.findall(r"<tr><td>(.*?)</td><td class=number>(.*?)</td><td class=number>(.*?)</td>", page)
     assert rows == [
         ("&lt;/script&gt;&lt;b&gt;wbc", "1,234", "0.250"),

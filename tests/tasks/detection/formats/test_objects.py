@@ -176,7 +176,7 @@ def test_image_folders_with_metadata_are_read(tmp_path: Path) -> None:
     assert raw.class_names == NAMES
     assert_holds(raw.splits["train"], SCENES[:5])
     assert_holds(raw.splits["test"], SCENES[5:])
-    assert raw.splits["test"].names[0] == f"test/{SCENES[5].file_name}"
+    assert raw.splits["test"].names[0] == f"test/{SCENES[5].name}"
 
 
 def test_a_column_of_splits_divides_one_table(tmp_path: Path) -> None:
