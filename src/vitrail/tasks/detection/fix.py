@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,7 +20,7 @@ from vitrail.core.boxes import xyxy_to_xywh
 from vitrail.core.durable import atomic_folder, write_durably
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import EncodedImage
-from vitrail.data.findings import Verdict
+from vitrail.data.findings import Verdict, number_of
 from vitrail.data.images import decode, open_image
 from vitrail.data.inspection import Inspection
 from vitrail.tasks.detection.box_format import refuse_mixed, reread_boxes
@@ -48,6 +49,8 @@ CHANGES = {
     "duplicate": "{} dropped: drawn twice",
 }
 """How each kind of change is reported; the first four are of images, the others of boxes."""
+Items = defaultdict[str, list[str]]
+"""Names of images, or of boxes by their number, by kind of change."""
 OF_IMAGES = ("unreadable", "copy", "emptied", "upright")
 
 
@@ -73,11 +76,10 @@ class Fixed:
 
     def summary(self) -> list[str]:
         """Return a line for each kind of change, and one for the whole."""
-        lines = []
-        for kind, count in self.changes.items():
-            one, many = ("image", "images") if kind in OF_IMAGES else ("box", "boxes")
-            lines.append(CHANGES[kind].format(f"{count:,} {one if count == 1 else many}"))
-        lines = lines or ["nothing had to be changed"]
+        lines = [
+            CHANGES[kind].format(number_of(count, "image" if kind in OF_IMAGES else "box"))
+            for kind, count in self.changes.items()
+        ] or ["nothing had to be changed"]
         if self.class_ids:
             renamed = ", ".join(f"{name} {old} to {new}" for name, (old, new) in self.class_ids.items())
             lines.append(f"class ids of the copy count from {FIRST_CLASS_ID}: {renamed}")
@@ -85,20 +87,7 @@ class Fixed:
         return [*lines, f"clean copy: {self.folder} ({whole})"]
 
 
-@dataclass
-class _Part:
-    images: list[dict[str, Any]] = field(default_factory=list)
-    annotations: list[dict[str, Any]] = field(default_factory=list)
-    taken: set[str] = field(default_factory=set)
-
-
-def write_clean(
-    dataset: BoxDataset,
-    verdict: Verdict,
-    folder: Path,
-    *,
-    progress: Callable[[int, int], None] | None = None,
-) -> Fixed:
+def write_clean(dataset: BoxDataset, verdict: Verdict, folder: Path) -> Fixed:
     """Write a clean copy of a data set as COCO JSON, repaired where that needs no guess.
 
     Images are copied as they are, except those that Exif turns, which are stored upright. Boxes are brought
@@ -111,7 +100,6 @@ def write_clean(
         dataset: what ``open_boxes`` returned.
         verdict: the doctor's, of the same data set; what it excludes is left out.
         folder: the destination, missing or empty. It is complete or not there.
-        progress: called with the number of examined images and their total; writing follows.
 
     Raises:
         DataError: the folder is not empty or lies in the source, formats are mixed, or no image is left.
@@ -119,13 +107,11 @@ def write_clean(
     """
     folder = folder.expanduser()
     _refuse_folder(folder, dataset.source)
-    items: dict[str, list[str]] = {}
+    items: Items = defaultdict(list)
     dataset = _give_classes(dataset.without(verdict.exclude), items)
     refuse_mixed(dataset)
-    examined = inspect_boxes(dataset, progress)
-    unreadable = sorted({*verdict.exclude, *examined.unreadable})
-    if unreadable:
-        items["unreadable"] = unreadable
+    examined = inspect_boxes(dataset)
+    items["unreadable"] += sorted({*verdict.exclude, *examined.unreadable})
     kept = list(_mended(examined, items))
     if not kept:
         raise DataError(
@@ -133,41 +119,35 @@ def write_clean(
             expected="at least one image that can be read, with a usable box or none at all",
             remedy="Look at what 'vitrail check' says of them",
         )
-    parts: dict[str, _Part] = {}
+    categories = [{"id": id_, "name": name} for id_, name in enumerate(dataset.class_names, FIRST_CLASS_ID)]
+    info = {"description": f"clean copy of {Path(dataset.source).name} by vitrail {__version__}"}
+    parts: dict[str, dict[str, Any]] = {}
+    taken: dict[str, set[str]] = defaultdict(set)
     with atomic_folder(folder) as staged:
         for image, repaired in kept:
-            part = parts.setdefault(image.split, _Part())
+            part = parts.setdefault(
+                image.split, {"info": info, "images": [], "annotations": [], "categories": categories}
+            )
             source = dataset.splits[image.split].images[image.position]
-            name = free_name(name_of_copy(source, image.name, image.inspection), part.taken)
-            part.taken.add(name.casefold())
+            name = free_name(name_of_copy(source, image.name, image.inspection), taken[image.split])
+            taken[image.split].add(name.casefold())
             into = staged / FOLDERS[image.split]
             into.mkdir(exist_ok=True)
             copy_image(source, into / name, image.inspection, called=image.name)
             if image.inspection.orientation != 1:
-                items.setdefault("upright", []).append(image.name)
+                items["upright"].append(image.name)
             _annotate(part, name, image, repaired)
+        (staged / "annotations").mkdir()
         for split, part in parts.items():
             path = staged / "annotations" / f"instances_{FOLDERS[split]}.json"
-            path.parent.mkdir(exist_ok=True)
-            content = {
-                "info": {
-                    "description": f"clean copy of {Path(dataset.source).name} by vitrail {__version__}"
-                },
-                "images": part.images,
-                "annotations": part.annotations,
-                "categories": [
-                    {"id": class_id, "name": name}
-                    for class_id, name in enumerate(dataset.class_names, start=FIRST_CLASS_ID)
-                ],
-            }
-            write_durably(path, json.dumps(content))
+            write_durably(path, json.dumps(part))
     numbered = enumerate(zip(dataset.class_names, dataset.class_ids, strict=True), start=FIRST_CLASS_ID)
     has_ids = bool(dataset.facts.declared_class_ids)
     return Fixed(
         folder,
-        {split: len(part.images) for split, part in parts.items()},
-        {split: len(part.annotations) for split, part in parts.items()},
-        {kind: items[kind] for kind in CHANGES if kind in items},
+        {split: len(part["images"]) for split, part in parts.items()},
+        {split: len(part["annotations"]) for split, part in parts.items()},
+        {kind: items[kind] for kind in CHANGES if items[kind]},
         {name: (old, new) for new, (name, old) in numbered if has_ids and old != new},
     )
 
@@ -188,7 +168,7 @@ def _refuse_folder(folder: Path, source: str) -> None:
         )
 
 
-def _give_classes(dataset: BoxDataset, items: dict[str, list[str]]) -> BoxDataset:
+def _give_classes(dataset: BoxDataset, items: Items) -> BoxDataset:
     """Correct class ids that are off by one, and note the boxes of undeclared classes."""
     renumbered = renumber_classes(dataset)
     if renumbered is not dataset:
@@ -199,47 +179,43 @@ def _give_classes(dataset: BoxDataset, items: dict[str, list[str]]) -> BoxDatase
             for number in range(len(labels))
         ]
     names = {name for split in renumbered.splits.values() for name in split.names}
-    unknown = [
+    items["unknown-class"] += [
         f"{name}: a box of class id {class_id}"
         for name, boxes in renumbered.facts.unknown_boxes.items()
         for class_id in boxes.class_ids
         if name in names
     ]
-    if unknown:
-        items["unknown-class"] = unknown
     return renumbered
 
 
-def _mended(
-    examined: ExaminedBoxes, items: dict[str, list[str]]
-) -> Iterator[tuple[SeenImage, RepairedBoxes]]:
+def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, RepairedBoxes]]:
     """Yield the images to keep with their repaired boxes; note changes."""
     first_split: dict[bytes, str] = {}
     unknown = examined.dataset.facts.unknown_boxes
     for image in examined.images:  # train, validation, test
         had_boxes = len(image.labels) or image.name in unknown
-        changes: dict[str, list[str]] = {}
+        changes: Items = defaultdict(list)
         repaired = _mend(examined, image, changes)
         if had_boxes and not len(repaired.kept):
             changes["emptied"] = [image.name]
         elif first_split.setdefault(image.inspection.pixel_hash, image.split) != image.split:
-            changes = {"copy": [image.name]}
+            changes = defaultdict(list, copy=[image.name])
         else:
             yield image, repaired
         for kind, names in changes.items():
-            items.setdefault(kind, []).extend(names)
+            items[kind] += names
 
 
-def _annotate(part: _Part, name: str, image: SeenImage, repaired: RepairedBoxes) -> None:
+def _annotate(part: Mapping[str, list[Any]], name: str, image: SeenImage, repaired: RepairedBoxes) -> None:
     boxes_xywh = xyxy_to_xywh(torch.from_numpy(repaired.boxes_xyxy)).tolist()
-    image_id = len(part.images) + 1
+    image_id = len(part["images"]) + 1
     height, width = image.inspection.height, image.inspection.width
-    part.images.append({"id": image_id, "file_name": name, "width": width, "height": height})
+    part["images"].append({"id": image_id, "file_name": name, "width": width, "height": height})
     for number, box in zip(repaired.kept.tolist(), boxes_xywh, strict=True):
         rounded = [round(value, DECIMALS) for value in box]
-        part.annotations.append(
+        part["annotations"].append(
             {
-                "id": len(part.annotations) + 1,
+                "id": len(part["annotations"]) + 1,
                 "image_id": image_id,
                 "category_id": FIRST_CLASS_ID + int(image.labels[number]),
                 "bbox": rounded,
@@ -249,13 +225,12 @@ def _annotate(part: _Part, name: str, image: SeenImage, repaired: RepairedBoxes)
         )
 
 
-def _mend(examined: ExaminedBoxes, image: SeenImage, items: dict[str, list[str]]) -> RepairedBoxes:
+def _mend(examined: ExaminedBoxes, image: SeenImage, items: Items) -> RepairedBoxes:
     dataset, seen, frame = examined.dataset, image.inspection, image.frame
     boxes, suspicion = image.boxes_xyxy, examined.format.suspicion
 
     def note(kind: str, numbers: Sequence[int]) -> None:
-        if len(numbers):
-            items.setdefault(kind, []).extend(f"{image.name}: box {number}" for number in numbers)
+        items[kind] += [f"{image.name}: box {number}" for number in numbers]
 
     if suspicion is not None:
         size_read = dataset.splits[image.split].sizes[image.position]
