@@ -206,7 +206,7 @@ def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, 
             items[kind] += names
 
 
-def _annotate(part: Mapping[str, list[Any]], name: str, image: SeenImage, repaired: RepairedBoxes) -> None:
+def _annotate(part: Mapping[str, Any], name: str, image: SeenImage, repaired: RepairedBoxes) -> None:
     boxes_xywh = xyxy_to_xywh(torch.from_numpy(repaired.boxes_xyxy)).tolist()
     image_id = len(part["images"]) + 1
     height, width = image.inspection.height, image.inspection.width
