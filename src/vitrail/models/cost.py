@@ -77,7 +77,8 @@ def count_parameters(build: Callable[[], nn.Module]) -> int:
     gc.disable()
     try:
         with _Unfilled():
-            return sum(parameter.numel() for parameter in build().parameters())
+            model = build()
+        return sum(parameter.numel() for parameter in model.parameters())
     finally:
         if collects:
             gc.enable()

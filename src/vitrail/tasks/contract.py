@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import nn
 
 from vitrail.core.config import Config
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import SampleSource
@@ -413,6 +413,33 @@ def build_model(experiment: Experiment, pretrained: LoadedModel | None) -> Any:
     if pretrained is not None:
         copy_pretrained(model, pretrained.model)
     return model
+
+
+def check_num_classes(experiment: Any, dataset: Any) -> None:
+    """Raise ``DataError`` unless the model is for as many classes as the data has."""
+    expected, found = experiment.model.num_classes, len(dataset.class_names)
+    if expected != found:
+        raise DataError(
+            f"{dataset.source} has {found} classes",
+            expected=f"the {expected} classes that the settings give the model",
+            remedy="Name the data that the settings are for, or leave model.num_classes to the data",
+        )
+
+
+def match_classes(dataset: Any, class_names: Sequence[str]) -> Int64[np.ndarray, " classes"]:
+    """Return the label in a model of each class of a data set, by its name.
+
+    Raises:
+        DataError: the model does not know a class.
+    """
+    unknown = sorted(set(dataset.class_names) - set(class_names))
+    if unknown:
+        raise DataError(
+            f"{dataset.source} has classes that the model does not know: {', '.join(unknown[:5])}",
+            expected=f"classes among {', '.join(class_names[:10])}",
+            remedy="Evaluate on data with the classes that the model was trained on",
+        )
+    return np.array([class_names.index(name) for name in dataset.class_names], dtype=np.int64)
 
 
 def precision_reason(precision: str) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 from torch import nn
 
 from vitrail.core.config import Config
-from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.file_places import is_image_name
 from vitrail.data.findings import Verdict
@@ -42,6 +41,8 @@ from vitrail.tasks.contract import (
     Settled,
     Task,
     build_model,
+    check_num_classes,
+    match_classes,
     sign_images,
 )
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
@@ -105,12 +106,7 @@ class ClassificationTask(Task):
         self, experiment: ClassificationExperiment, dataset: ImageDataset, files: Mapping[str, bytes]
     ) -> Parts:
         data, train = experiment.data, experiment.train
-        if experiment.model.num_classes != len(dataset.class_names):
-            raise DataError(
-                f"{dataset.source} has {len(dataset.class_names)} classes",
-                expected=f"the {experiment.model.num_classes} classes that the settings give the model",
-                remedy="Name the data that the settings are for, or leave model.num_classes to the data",
-            )
+        check_num_classes(experiment, dataset)
         pretrained = load_start(experiment.weights, experiment.model.name)
         preprocessing = _prepare_preprocessing(data, dataset, pretrained)
         objective = ClassificationObjective(
@@ -223,16 +219,8 @@ def _prepare_preprocessing(
 
 def _match_classes(dataset: ImageDataset, split: ImageSplit, class_names: list[str]) -> ImageSplit:
     """Renumber the labels in the model's class order."""
-    unknown = sorted(set(dataset.class_names) - set(class_names))
     benchmark = benchmark_of(dataset.source)
     num_classes = {len(dataset.class_names), len(class_names), benchmark.num_classes if benchmark else 0}
-    if unknown and num_classes == {IMAGENET_CLASSES}:
+    if num_classes == {IMAGENET_CLASSES} and not set(dataset.class_names) <= set(class_names):
         return split  # the order of ImageNet's classes is universal, whatever their names
-    if unknown:
-        raise DataError(
-            f"{dataset.source} has classes that the model does not know: {', '.join(unknown[:5])}",
-            expected=f"classes among {', '.join(class_names[:10])}",
-            remedy="Evaluate on data with the classes that the model was trained on",
-        )
-    index_of = np.array([class_names.index(name) for name in dataset.class_names])
-    return ImageSplit(split.images, index_of[split.labels], split.names)
+    return ImageSplit(split.images, match_classes(dataset, class_names)[split.labels], split.names)

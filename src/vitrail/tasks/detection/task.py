@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
@@ -28,6 +26,8 @@ from vitrail.tasks.contract import (
     Settled,
     Task,
     build_model,
+    check_num_classes,
+    match_classes,
     sign_images,
 )
 from vitrail.tasks.detection.choose import choose
@@ -117,7 +117,7 @@ class DetectionTask(Task):
         self, experiment: DetectionExperiment, dataset: BoxDataset, files: Mapping[str, bytes]
     ) -> Parts:
         data, train = experiment.data, experiment.train
-        _check_fit(experiment, dataset)
+        check_num_classes(experiment, dataset)
         pretrained = load_start(experiment.weights, experiment.model.name)
         preprocessing = _prepare_preprocessing(data, dataset, pretrained)
         model = build_model(experiment, pretrained)
@@ -152,7 +152,11 @@ class DetectionTask(Task):
     def score(self, loaded: LoadedModel, dataset: BoxDataset, split: str) -> Scoring:
         """Match the classes by name."""
         preprocessing = BoxPreprocessing.from_tree(loaded.preprocessing)
-        labelled = _match_classes(dataset, dataset.splits[split], loaded.class_names)
+        given, label_of = dataset.splits[split], match_classes(dataset, loaded.class_names)
+        labels = [label_of[numbers] for numbers in given.labels]
+        labelled = BoxSplit(
+            given.images, given.boxes, labels, given.names, sizes=given.sizes, is_crowd=given.is_crowd
+        )
         config: Any = loaded.model.config
         return Scoring(
             DetectionObjective(
@@ -199,16 +203,6 @@ class DetectionTask(Task):
 TASK = DetectionTask()
 
 
-def _check_fit(experiment: DetectionExperiment, dataset: BoxDataset) -> None:
-    expected, num_classes = experiment.model.num_classes, len(dataset.class_names)
-    if expected != num_classes:
-        raise DataError(
-            f"{dataset.source} has {num_classes} classes",
-            expected=f"the {expected} classes that the settings give the model",
-            remedy="Name the data that the settings are for, or leave model.num_classes to the data",
-        )
-
-
 def _prepare_preprocessing(
     data: BoxDataSettings, dataset: BoxDataset, pretrained: LoadedModel | None
 ) -> BoxPreprocessing:
@@ -218,19 +212,4 @@ def _prepare_preprocessing(
         return preprocessing.with_statistics(dataset.train.images)
     return BoxPreprocessing.from_tree(pretrained.preprocessing).with_changes(
         {"image_size": data.image_size, "resize": data.resize}
-    )
-
-
-def _match_classes(dataset: BoxDataset, split: BoxSplit, class_names: list[str]) -> BoxSplit:
-    unknown = sorted(set(dataset.class_names) - set(class_names))
-    if unknown:
-        raise DataError(
-            f"{dataset.source} has classes that the model does not know: {', '.join(unknown[:5])}",
-            expected=f"classes among {', '.join(class_names[:10])}",
-            remedy="Evaluate on data with the classes that the model was trained on",
-        )
-    label_of = np.array([class_names.index(name) for name in dataset.class_names], dtype=np.int64)
-    labels = [label_of[numbers] for numbers in split.labels]
-    return BoxSplit(
-        split.images, split.boxes, labels, split.names, sizes=split.sizes, is_crowd=split.is_crowd
     )
