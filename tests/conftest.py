@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 
+import typechecker
 from making.image_folders import write_image_folder
 
 # Read by libraries when they are imported, which none of the above does.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-# Shapes and types of every call are checked in tests only; the package must not be imported before this.
-jaxtyping.install_import_hook("vitrail", "typechecker.typechecked")
+typechecker.install()  # shapes and types of every call are checked in tests only
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LONG = (  # seconds a test: first, so that at the end no worker waits for the last one

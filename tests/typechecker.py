@@ -1,7 +1,18 @@
-"""The runtime type checker that the import hook of conftest.py puts into every function of the package."""
+"""The runtime checks that the import hook of conftest.py puts into every function of the package.
 
-from typing import Any, Self
+As jaxtyping does it, a function gets two checkers where it is defined, whether it is called or not, and every
+call checks the arguments twice: a quarter of the suite's time. Here a checker is made at the first call, and
+knows about shapes only if the function does.
+"""
 
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Self, get_args, get_type_hints
+
+import jaxtyping
 from beartype import BeartypeConf, FrozenDict, beartype
 
 typechecked = beartype(
@@ -12,3 +23,59 @@ typechecked = beartype(
         hint_overrides=FrozenDict({Self: Any}),
     )
 )
+_jaxtyped = jaxtyping.jaxtyped
+
+
+def install() -> None:
+    """Check shapes and types of every call; the package must not be imported before this."""
+    jaxtyping.jaxtyped = _checked  # what the hook puts before every function and class
+    jaxtyping.install_import_hook("vitrail", "typechecker.typechecked")
+
+
+def _checked(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda target: (
+        _checked_function(target)
+        if inspect.isfunction(target)
+        else _jaxtyped(target, typechecker=typechecker)
+    )
+
+
+def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    checked: Callable[..., Any] | None = None
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal checked
+        __tracebackhide__ = True
+        if jaxtyping.config.jaxtyping_disable:
+            return function(*args, **kwargs)
+        if checked is None:
+            checked = _make_checker(function)
+        return checked(*args, **kwargs)
+
+    return call
+
+
+def _make_checker(function: Callable[..., Any]) -> Callable[..., Any]:
+    namespace = function.__globals__
+    hints = {name: _resolve(hint, namespace) for name, hint in function.__annotations__.items()}
+    function.__annotations__ = hints
+    checker = typechecked(function)
+    return _jaxtyped(checker, typechecker=None) if any(map(_has_arrays, hints.values())) else checker
+
+
+def _resolve(hint: Any, namespace: dict[str, Any]) -> Any:
+    """Return what an annotation means, or Any if that is imported for type checkers only."""
+
+    def annotated(value: Any) -> None: ...
+
+    annotated.__annotations__ = {"value": hint}
+    try:
+        return get_type_hints(annotated, namespace, include_extras=True)["value"]
+    except Exception:  # whatever evaluating a text raises
+        return Any
+
+
+def _has_arrays(hint: Any) -> bool:
+    is_array = inspect.isclass(hint) and issubclass(hint, jaxtyping.AbstractArray)
+    return is_array or any(map(_has_arrays, get_args(hint)))
