@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Self, get_args, get_type_hints
+from typing import Any, Self, get_args
 
 import jaxtyping
 from beartype import BeartypeConf, FrozenDict, beartype
@@ -41,6 +41,8 @@ def _checked(*, typechecker: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Now, as a test may replace a class by another before the first call.
+    hints = {name: _resolve(hint, function.__globals__) for name, hint in function.__annotations__.items()}
     checked: Callable[..., Any] | None = None
 
     @functools.wraps(function)
@@ -50,28 +52,19 @@ def _checked_function(function: Callable[..., Any]) -> Callable[..., Any]:
         if jaxtyping.config.jaxtyping_disable:
             return function(*args, **kwargs)
         if checked is None:
-            checked = _make_checker(function)
+            function.__annotations__ = hints
+            checked = typechecked(function)
+            if any(map(_has_arrays, hints.values())):
+                checked = _jaxtyped(checked, typechecker=None)
         return checked(*args, **kwargs)
 
     return call
 
 
-def _make_checker(function: Callable[..., Any]) -> Callable[..., Any]:
-    namespace = function.__globals__
-    hints = {name: _resolve(hint, namespace) for name, hint in function.__annotations__.items()}
-    function.__annotations__ = hints
-    checker = typechecked(function)
-    return _jaxtyped(checker, typechecker=None) if any(map(_has_arrays, hints.values())) else checker
-
-
 def _resolve(hint: Any, namespace: dict[str, Any]) -> Any:
-    """Return what an annotation means, or Any if that is imported for type checkers only."""
-
-    def annotated(value: Any) -> None: ...
-
-    annotated.__annotations__ = {"value": hint}
+    """Return what an annotation means, or Any if a name in it is not known yet or to type checkers only."""
     try:
-        return get_type_hints(annotated, namespace, include_extras=True)["value"]
+        return eval(hint, namespace) if isinstance(hint, str) else hint
     except Exception:  # whatever evaluating a text raises
         return Any
 
