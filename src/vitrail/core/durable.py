@@ -40,6 +40,26 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         raise
 
 
+def check_replaceable(folder: Path, kind: str, *, markers: tuple[str, ...], example: str) -> None:
+    """Refuse to replace anything but what we wrote, as all of the folder is removed.
+
+    Args:
+        kind: what the folder may hold, such as "an exported model".
+        markers: files that such a folder holds, possibly with wildcards.
+        example: another folder, for the message.
+
+    Raises:
+        CheckpointError: the folder holds something else.
+    """
+    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not is_free and not all(any(folder.glob(marker)) for marker in markers):
+        raise CheckpointError(
+            f"{folder} exists and is not {kind}",
+            expected=f"a folder that does not exist yet, is empty, or holds {kind}",
+            remedy=f"Name another folder, such as {example}",
+        )
+
+
 def atomic_write(path: Path, content: bytes | str) -> None:
     """Replace a file atomically; text is written as UTF-8.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.export.comparison import DEFAULT_LOSS_POINTS, Samples, generate_samples
-from vitrail.engines.export.exporting import check_replaceable, export_model
+from vitrail.engines.export.exporting import check_export_folder, export_model
 from vitrail.engines.export.package import Format, Package, Precision
 from vitrail.engines.loading import RUN_FILE, load_any
 from vitrail.models.checkpoint import LoadedModel
@@ -66,7 +66,7 @@ def export(
             remedy=f"Choose {formats}" if formats else "Name another run",
         )
     folder = default_output(run, export_format, precision) if output is None else Path(output)
-    check_replaceable(folder)
+    check_export_folder(folder)
     samples = find_samples(run, loaded, task, None if data is None else str(data), on_stage)
     return export_model(
         loaded,

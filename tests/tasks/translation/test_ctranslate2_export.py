@@ -192,7 +192,7 @@ def test_other_models_and_quantizations_are_refused(tmp_path):
 def test_other_folders_are_not_replaced(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("precious")
-    with pytest.raises(CheckpointError, match="is not an export"):
+    with pytest.raises(CheckpointError, match="is not a model of CTranslate2"):
         export_ctranslate2(make_translator(), tmp_path / "out")
     assert (tmp_path / "out" / "thesis.txt").read_text() == "precious"
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitrail.core.durable import atomic_folder
-from vitrail.core.errors import CheckpointError, ConfigError, DataError, VitrailError
+from vitrail.core.durable import atomic_folder, check_replaceable
+from vitrail.core.errors import ConfigError, DataError, VitrailError
 from vitrail.engines.contract import first_line
 from vitrail.engines.export.comparison import (
     BOX_TOLERANCES,
@@ -86,7 +86,7 @@ def export_model(
     check_reads_images(loaded)
     writer = FORMATS[export_format]
     writer.check(precision)
-    check_replaceable(folder)
+    check_export_folder(folder)
     if precision == "int8" and not (samples.has_labels and samples.calibration is not None):
         raise DataError(
             "int8 needs your own images, and there are none",
@@ -138,19 +138,9 @@ def check_reads_images(loaded: LoadedModel) -> None:
         )
 
 
-def check_replaceable(folder: Path) -> None:
-    """Refuse to replace anything but a package, as all of the folder is removed.
-
-    Raises:
-        CheckpointError: the folder holds something else.
-    """
-    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    if not is_free and not (folder / PACKAGE_FILE).is_file():
-        raise CheckpointError(
-            f"{folder} exists, and is not an exported model",
-            expected="a folder that does not exist yet, is empty, or holds an exported model",
-            remedy="Name another folder, such as exports/NAME-onnx",
-        )
+def check_export_folder(folder: Path) -> None:
+    """Refuse to replace anything but an exported model; see ``check_replaceable``."""
+    check_replaceable(folder, "an exported model", markers=(PACKAGE_FILE,), example="exports/NAME-onnx")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitrail.core.durable import atomic_folder
+from vitrail.core.durable import atomic_folder, check_replaceable
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.engines.loading import CTRANSLATE2_FILE
 from vitrail.models.checkpoint import LoadedModel
@@ -93,7 +93,12 @@ def export_ctranslate2(
             remedy="Leave it out to keep the weights as they are",
         )
     import_engine()
-    _check_replaceable(folder)
+    check_replaceable(
+        folder,
+        "a model of CTranslate2",
+        markers=(CTRANSLATE2_FILE, "*_vocabulary.json"),
+        example="models/NAME-ctranslate2",
+    )
     check_expressible(loaded.model)
     translator = Translator(loaded, device="cpu")
     rows = rows_to_compare(translator, sentences)
@@ -118,17 +123,6 @@ def _further_files(loaded: LoadedModel, translator: Translator) -> dict[str, byt
     if translator.preprocessing.lower_case:
         readme += "\nMake the text lower-case first.\n"
     return {**loaded.files, TRANSLATOR_FILE: describe(loaded), "README.md": readme.encode()}
-
-
-def _check_replaceable(folder: Path) -> None:
-    """Refuse to replace anything but an export, as all of the folder is removed."""
-    is_export = (folder / CTRANSLATE2_FILE).is_file() and any(folder.glob("*_vocabulary.json"))
-    if folder.exists() and not is_export and (not folder.is_dir() or any(folder.iterdir())):
-        raise CheckpointError(
-            f"{folder} exists, and is not an export",
-            expected="a folder that does not exist yet, is empty, or holds a model of CTranslate2",
-            remedy="Name another folder, such as models/NAME-ctranslate2",
-        )
 
 
 class Proof(NamedTuple):
