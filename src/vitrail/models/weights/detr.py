@@ -27,7 +27,6 @@ from vitrail.models.weights.preparation import (
 )
 
 MODEL_TYPE = "detr"
-HEADS = {"class_embed.weight": "detr", "class_labels_classifier.weight": "hf"}  # identify a file
 SHORTEST_PX, LONGEST_PX = 800, 1333  # Carion et al. 2020, section 4
 DEPTHS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3)}  # of named backbones
 FIXED = {  # settings of which we support one value
@@ -55,55 +54,9 @@ def load_detector(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
     preprocessing = read_preprocessing(hub_settings(repository, "preprocessor_config.json"))
     fitted = fit_config(state, source="hf", config=config)
     fitted = fitted.with_changes({"image_size": preprocessing.image_size})
+    converted = convert_to(state, source="hf", config=fitted)
     name = nearest_variant(config)
-    return _assemble(name, fitted, state, "hf", preprocessing, settings, origin=f"hf:{repository}")
-
-
-def is_detector(state: Mapping[str, Tensor], model: str | None) -> bool:
-    """Return whether tensor names, or the name of the model, are those of a DETR."""
-    is_named = model is not None and isinstance(MODELS[model], DetectionModelConfig)
-    return is_named or any(name in state for name in HEADS)
-
-
-def load_detector_file(state: Mapping[str, Tensor], model: str | None, *, origin: str) -> LoadedModel:
-    """Load a DETR from a file of weights alone, with the paper's preprocessing.
-
-    Args:
-        model: the name of ours; weights alone do not show whether the last stage is dilated.
-        origin: the file, for messages.
-
-    Raises:
-        ConfigError: the weights fit several models, and none is named.
-        CheckpointError: they fit none, or not the named one.
-    """
-    source = next((HEADS[name] for name in HEADS if name in state), MODEL_TYPE)
-    tensors = hub_names_as_in_models(state, MODEL_TYPE) if source == "hf" else state
-    names = [model] if model else [name for name, each in MODELS.items() if each.family == MODEL_TYPE]
-    fitting: dict[str, ModelConfig] = {}
-    fault: CheckpointError | None = None
-    for name in names:
-        config = fit_config(tensors, source=source, config=MODELS[name])
-        try:
-            convert_to(tensors, source=source, config=config)
-            fitting[name] = config
-        except CheckpointError as error:
-            fault = error
-    if not fitting:
-        assert fault is not None
-        raise fault
-    if len(fitting) > 1:
-        raise several_fit(origin, list(fitting))
-    ((name, config),) = fitting.items()
-    return _assemble(name, config, tensors, source, read_preprocessing({}), {}, origin=origin)
-
-
-def several_fit(origin: str, names: list[str]) -> ConfigError:
-    """Return the error for weights whose shapes fit several models."""
-    return ConfigError(
-        f"the weights of {origin} fit {', '.join(names)}",
-        expected="weights whose shapes tell the model",
-        remedy="Name the model: vitrail convert --model NAME, or vitrail.load(..., model=NAME)",
-    )
+    return assemble_detector(name, fitted, converted, preprocessing, settings, origin=f"hf:{repository}")
 
 
 def to_config(settings: Mapping[str, Any], *, origin: str) -> DETRConfig:
@@ -181,19 +134,18 @@ def read_preprocessing(settings: Mapping[str, Any]) -> BoxPreprocessing:
     )
 
 
-def _assemble(
+def assemble_detector(
     name: str,
     config: ModelConfig,
     state: Mapping[str, Tensor],
-    source: str,
     preprocessing: BoxPreprocessing,
     settings: Mapping[str, Any],
     *,
     origin: str,
 ) -> LoadedModel:
-    assert isinstance(config, DETRConfig)
+    """Build a detector from converted weights and the ``config.json``, if there is one."""
+    assert isinstance(config, DetectionModelConfig)
     names = class_names(settings, config.num_classes)
-    converted = convert_to(state, source=source, config=config)
     # The class numbers of the model are the ids of COCO, gaps and all.
     about = {"origin": origin, "class_ids": list(range(config.num_classes))}
-    return assemble(name, config, converted, preprocessing, names, about=about)
+    return assemble(name, config, state, preprocessing, names, about=about)

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from vitrail.core.durable import check_replaceable
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model, save_model
 from vitrail.models.contract import (
+    DetectionModelConfig,
     ImageModelConfig,
     ImageTextModelConfig,
     ModelConfig,
@@ -29,7 +31,7 @@ from vitrail.models.weights.conversion import (
     torchvision_names_as_in_models,
 )
 from vitrail.models.weights.detr import MODEL_TYPE as DETR
-from vitrail.models.weights.detr import is_detector, load_detector, load_detector_file, several_fit
+from vitrail.models.weights.detr import assemble_detector, load_detector, read_preprocessing
 from vitrail.models.weights.files import WEIGHT_FILES, hub_file, hub_settings, pytorch_file, read_state
 from vitrail.models.weights.layouts import torchvision
 from vitrail.models.weights.marian import MODEL_TYPE as MARIAN
@@ -52,6 +54,7 @@ UNSEEN = {  # settings that no tensor shape shows: the hub's name and ours
     "window_size": "window_size",
     "pretrained_window_sizes": "trained_windows",
 }
+READ_ALONE = (ImageModelConfig, DetectionModelConfig)  # of models that need nothing but weights
 FAMILIES = {  # by the hub's model_type
     **{name: name for name in ("vit", "swin", "swinv2", "pvt", "resnet", "bit", "efficientnet")},
     "deit": "vit",
@@ -62,7 +65,7 @@ LOADERS = {MARIAN: load_marian, DETR: load_detector, CLIP: load_clip}  # likewis
 
 class _Found(NamedTuple):
     name: str
-    config: ImageModelConfig
+    config: ImageModelConfig | DetectionModelConfig
     state: Mapping[str, Tensor]
 
 
@@ -191,26 +194,26 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
     if path.is_dir():
         return _load_repository(str(path))
     state = torchvision_names_as_in_models(read_state(path))  # renames what no other source has
-    if is_detector(state, model):
-        return load_detector_file(state, model, origin=f"file:{path}")
-    if model and not isinstance(MODELS[model], ImageModelConfig):
+    if model and not isinstance(MODELS[model], READ_ALONE):
         raise CheckpointError(
             f"{path} holds the weights of {model} at most, and no vocabulary",
             expected="the folder of a published model with its vocabulary",
             remedy="Name the folder with all its files: hf:FOLDER",
         )
-    images = [name for name in MODELS if isinstance(MODELS[name], ImageModelConfig)]
+    wanted = [model] if model else [name for name in MODELS if isinstance(MODELS[name], READ_ALONE)]
     # The hub's files use other names than the models of the library that wrote them.
-    layouts = [*((source, state) for source in SOURCES), ("hf", hub_names_as_in_models(state, "vit"))]
-    for source, tensors in layouts:
-        wanted = [model] if model else images
+    of_hub = (("hf", hub_names_as_in_models(state, model_type)) for model_type in ("vit", DETR))
+    for source, tensors in (*((source, state) for source in SOURCES), *of_hub):
         names = [name for name in wanted if MODELS[name].family in SOURCES[source].tables]
         fitting = list(_fitting(source, tensors, names, {}))
-        if fitting:
-            found = _only(fitting, path)
-            preprocessing = assumed_preprocessing(source, found.config.image_size)
-            classes = class_names({}, found.config.num_classes)
-            return assemble(*found, preprocessing, classes, about={"origin": f"file:{path}"})
+        if not fitting:
+            continue
+        found, origin = _only(fitting, path), f"file:{path}"
+        if isinstance(found.config, DetectionModelConfig):  # prepared as in the paper
+            return assemble_detector(*found, read_preprocessing({}), {}, origin=origin)
+        preprocessing = assumed_preprocessing(source, found.config.image_size)
+        classes = class_names({}, found.config.num_classes)
+        return assemble(*found, preprocessing, classes, about={"origin": origin})
     if model:  # report mismatches in the layout that most names match
         convert_to(state, source=_nearest_source(state, model), config=MODELS[model])
     raise CheckpointError(
@@ -220,7 +223,7 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
     )
 
 
-def _agrees(config: ImageModelConfig, settings: Mapping[str, Any]) -> bool:
+def _agrees(config: ModelConfig, settings: Mapping[str, Any]) -> bool:
     """Return whether a hub's settings agree in what tensor shapes do not show."""
     for theirs, ours in UNSEEN.items():
         value, own = settings.get(theirs), getattr(config, ours, None)
@@ -243,7 +246,11 @@ def _only(fitting: list[_Found], path: Path) -> _Found:
         return str({**found.config.model_dump(exclude={"name"}), "drop_path": None, "dropout": None})
 
     if len({computation(found) for found in fitting}) > 1:
-        raise several_fit(str(path), [found.name for found in fitting])
+        raise ConfigError(
+            f"the weights of {path} fit {', '.join(found.name for found in fitting)}",
+            expected="weights whose shapes identify the model",
+            remedy="Name the model: vitrail convert --model NAME, or vitrail.load(..., model=NAME)",
+        )
     return fitting[0]
 
 
@@ -253,7 +260,7 @@ def _fitting(
     """Yield the named models that fit the weights, at the image size that the position embeddings show."""
     for name in names:
         config = fit_config(state, source=source, config=MODELS[name].with_changes(changes))
-        assert isinstance(config, ImageModelConfig)
+        assert isinstance(config, READ_ALONE)
         try:
             yield _Found(name, config, convert_to(state, source=source, config=config))
         except CheckpointError:
@@ -289,7 +296,7 @@ def convert_to_folder(source: str, folder: Path, *, model: str | None = None) ->
         CheckpointError: as ``load_published``; the folder holds anything but a model; the disk is full or not
             writable; or the folder's model gives other outputs than the converted one.
     """
-    _check_replaceable(folder)
+    check_replaceable(folder, "a saved model", markers=(MODEL_FILE,), example="models/NAME")
     loaded = load_published(source, model=model)
     save_model(folder, **loaded._asdict())
     again = load_model(folder)
@@ -324,14 +331,3 @@ def _preparation(preprocessing: Mapping[str, Any]) -> str:
         return "sentences: {} to {}".format(*preprocessing["languages"])
     size = "x".join(map(str, preprocessing["image_size"]))
     return f"images: {size}, {preprocessing['resize']}, {preprocessing['interpolation']}"
-
-
-def _check_replaceable(folder: Path) -> None:
-    """Refuse to replace anything but a saved model: replacing a folder removes all its contents."""
-    is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    if not is_free and not (folder / MODEL_FILE).is_file():
-        raise CheckpointError(
-            f"{folder} exists and is not a saved model",
-            expected="a folder that does not exist yet, is empty, or holds a saved model",
-            remedy="Name another folder, such as models/NAME",
-        )
