@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
@@ -60,33 +59,6 @@ class Engine(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class EngineRequest:
-    """What an engine is built from."""
-
-    loaded: LoadedModel
-    precision: Precision
-    """Of the matrix products."""
-    device: torch.device
-    """Engines other than torch's run on the CPU only."""
-    calibration: Sequence[Inputs] = ()
-    """Batches for int8 calibration."""
-
-    def check_calibration(self) -> None:
-        """Require calibration batches for int8.
-
-        Raises:
-            DataError: there are none.
-        """
-        if self.precision == "int8" and not self.calibration:
-            raise DataError(
-                "int8 has no images to calibrate its ranges on",
-                expected="images like those that the model will run on",
-                remedy="Export it (vitrail export RUN --format openvino --precision int8), or give "
-                "calibration=",
-            )
-
-
 @runtime_checkable
 class EngineKind(Protocol):
     """A library that runs models; ``building.MODULES`` says where each is."""
@@ -109,13 +81,21 @@ class EngineKind(Protocol):
         """
         ...
 
-    def build(self, request: EngineRequest) -> Engine:
+    def build(
+        self,
+        loaded: LoadedModel,
+        precision: Precision,
+        device: torch.device,
+        calibration: Sequence[Inputs],
+    ) -> Engine:
         """Return an engine that is ready to run.
+
+        Args:
+            calibration: batches for int8.
 
         Raises:
             ConfigError: as ``check``; or the engine does not support an operation of the model, which is
                 named.
-            DataError: int8 without calibration images.
         """
         ...
 
@@ -168,7 +148,13 @@ def build_engine(
         from vitrail.engines.package_engine import open_package
 
         return open_package(source, trust=trust)
-    return kind.build(EngineRequest(source, chosen, where, calibration))
+    if chosen == "int8" and not calibration:
+        raise DataError(
+            "int8 has no images to calibrate its ranges on",
+            expected="images like those that the model will run on",
+            remedy="Export it (vitrail export RUN --format openvino --precision int8), or give calibration=",
+        )
+    return kind.build(source, chosen, where, calibration)
 
 
 def find_kind(name: str) -> EngineKind:

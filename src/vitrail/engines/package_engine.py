@@ -9,12 +9,13 @@ from pathlib import Path
 import torch
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.engines.contract import EngineName, EngineRequest, Inputs, Outputs, default_engine
+from vitrail.engines.contract import EngineName, Inputs, Outputs, default_engine
 from vitrail.engines.export.comparison import fit_canvas
 from vitrail.engines.export.exporting import canvas_of
 from vitrail.engines.export.formats import FORMATS, Runner
 from vitrail.engines.export.package import Format, Package, PortSpec, Precision
 from vitrail.engines.export.tracing import trace
+from vitrail.models.checkpoint import LoadedModel
 
 
 class PackageEngine:
@@ -77,20 +78,22 @@ class ConvertingKind:
                 expected="the device cpu",
                 remedy="Leave the device out, or choose the engine torch",
             )
-        FORMATS[self.format].check_engine(precision)
+        FORMATS[self.format].check(precision, writes=False)
 
-    def build(self, request: EngineRequest) -> PackageEngine:
+    def build(
+        self,
+        loaded: LoadedModel,
+        precision: Precision,
+        device: torch.device,
+        calibration: Sequence[Inputs],
+    ) -> PackageEngine:
         """Run the model as converted in a temporary folder."""
-        request.check_calibration()
-        writer, precision = FORMATS[self.format], request.precision
+        writer = FORMATS[self.format]
         writer.check(precision)
+        is_narrow = precision == "bfloat16" and writer.traces_narrow
         with tempfile.TemporaryDirectory() as name:
-            traced = trace(
-                request.loaded.model,
-                canvas_of(request.loaded),
-                is_narrow=precision == "bfloat16" and writer.traces_narrow,
-            )
-            writer.write(traced, Path(name), precision=precision, calibration=request.calibration)
+            traced = trace(loaded.model, canvas_of(loaded), is_narrow=is_narrow)
+            writer.write(traced, Path(name), precision=precision, calibration=calibration)
             runner = writer.open(Path(name), precision, trust=True)  # just written
             return PackageEngine(self.name, precision, runner, traced.inputs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError
-from vitrail.engines.contract import Engine, EngineName, EngineRequest, Inputs, Outputs, first_line
+from vitrail.engines.contract import Engine, EngineName, Inputs, Outputs, first_line
 from vitrail.engines.cpu import accelerate, settle_norms
 from vitrail.engines.export.package import Format, Precision
 from vitrail.engines.packing import copy_for_inference, pack_linear_layers
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import is_padded
 from vitrail.train.machine import best_precision
 
@@ -138,34 +139,41 @@ class TorchKind:
                 remedy="Choose bfloat16 or float32",
             )
 
-    def build(self, request: EngineRequest) -> Engine:
+    def build(
+        self,
+        loaded: LoadedModel,
+        precision: Precision,
+        device: torch.device,
+        calibration: Sequence[Inputs],
+    ) -> Engine:
         """Return the model with its layers replaced by faster ones without gradients."""
-        model = self._prepare(request)
-        dtype = torch.bfloat16 if request.precision == "bfloat16" else torch.float32
-        forward: Callable[..., Any] = model
-        if self.name == "compiled":
-            forward = Compiled(model, request.device)
-        return TorchEngine(self.name, request.precision, forward, device=request.device, dtype=dtype)
+        model = self._prepare(loaded.model.eval(), precision, device, calibration)
+        forward = Compiled(model, device) if self.name == "compiled" else model
+        dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        return TorchEngine(self.name, precision, forward, device=device, dtype=dtype)
 
-    def _prepare(self, request: EngineRequest) -> nn.Module:
+    def _prepare(
+        self,
+        model: nn.Module,
+        precision: Precision,
+        device: torch.device,
+        calibration: Sequence[Inputs],
+    ) -> nn.Module:
         """Return a model in one precision; the given one keeps its layers and type."""
-        model = request.loaded.model.eval()
-        if request.device.type != "cpu" and request.precision == "float32":
-            return model.to(request.device)
+        if device.type != "cpu" and precision == "float32":
+            return model.to(device)
         model = accelerate(copy_for_inference(model))
         settle_norms(model)
-        if request.precision == "bfloat16":
+        if precision == "bfloat16":
             model = copy.deepcopy(model).bfloat16()
-        if self.name == "compiled" or request.device.type != "cpu":
-            return model.to(request.device)  # the compiler packs weights itself
-        if request.precision == "int8":
+        if self.name == "compiled" or device.type != "cpu":
+            return model.to(device)  # the compiler packs weights itself
+        if precision == "int8":
             # Imported here: only int8 needs these layers.
             from vitrail.engines.quantised import observe, quantise_layers
 
-            request.check_calibration()
-            seen = observe(model, request.calibration)
-            is_fast = best_precision(request.device) == "bfloat16"
-            model = quantise_layers(model, seen, narrow=is_fast)
+            is_fast = best_precision(device) == "bfloat16"
+            model = quantise_layers(model, observe(model, calibration), narrow=is_fast)
         return pack_linear_layers(model) if torch.backends.mkldnn.is_available() else model
 
 

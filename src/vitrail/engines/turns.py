@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 import torch
@@ -167,10 +167,8 @@ def find_versions(libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:
     """Return the versions of the installed libraries."""
     found = {}
     for name in libraries:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 

@@ -49,19 +49,11 @@ class ExportFormat(Protocol):
     traces_narrow: bool
     """Whether bfloat16 is part of the graph, rather than left to the engine."""
 
-    def check(self, precision: Precision) -> None:
-        """Check that the format can be written here.
+    def check(self, precision: Precision, *, writes: bool = True) -> None:
+        """Check that the format can be run here and, by default, written, which needs more packages.
 
         Raises:
             ConfigError: a package is not installed, or neither format nor machine has the precision.
-        """
-        ...
-
-    def check_engine(self, precision: Precision) -> None:
-        """Check that the format can be run here, which needs fewer packages than writing.
-
-        Raises:
-            ConfigError: as ``check``.
         """
         ...
 
@@ -98,11 +90,7 @@ class OnnxFormat:
     precisions: ClassVar[tuple[Precision, ...]] = ("float32", "int8")
     traces_narrow = False
 
-    def check(self, precision: Precision) -> None:
-        self.check_engine(precision)
-        check_installed(WRITERS, extra="export", use="written with")
-
-    def check_engine(self, precision: Precision) -> None:
+    def check(self, precision: Precision, *, writes: bool = True) -> None:
         if precision not in self.precisions:
             raise ConfigError(
                 f"ONNX Runtime has no {precision} on CPUs: its MatMul and Conv do not support it",
@@ -110,6 +98,8 @@ class OnnxFormat:
                 remedy="Choose --format openvino or torch for bfloat16",
             )
         check_installed(["onnxruntime"], extra="export", use="run by")
+        if writes:
+            check_installed(WRITERS, extra="export", use="written with")
 
     def write(
         self, traced: Traced, folder: Path, *, precision: Precision, calibration: Sequence[Inputs]
@@ -132,13 +122,7 @@ class OpenVinoFormat:
     precisions: ClassVar[tuple[Precision, ...]] = ("float32", "bfloat16", "int8")
     traces_narrow = False
 
-    def check(self, precision: Precision) -> None:
-        self.check_engine(precision)
-        check_installed(WRITERS, extra="export", use="written with")
-        if precision == "int8":
-            check_installed(["nncf"], extra="openvino", use="written in int8 with")
-
-    def check_engine(self, precision: Precision) -> None:
+    def check(self, precision: Precision, *, writes: bool = True) -> None:
         check_installed(["openvino"], extra="openvino", use="run by")
         if precision == "bfloat16" and "BF16" not in _openvino_capabilities():
             raise ConfigError(
@@ -146,6 +130,10 @@ class OpenVinoFormat:
                 expected="a CPU with AVX-512 BF16 or AMX",
                 remedy="Export in float32 or int8, or on a machine that has it",
             )
+        if writes:
+            check_installed(WRITERS, extra="export", use="written with")
+        if writes and precision == "int8":
+            check_installed(["nncf"], extra="openvino", use="written in int8 with")
 
     def write(
         self, traced: Traced, folder: Path, *, precision: Precision, calibration: Sequence[Inputs]
@@ -195,16 +183,13 @@ class TorchFormat:
     precisions: ClassVar[tuple[Precision, ...]] = ("float32", "bfloat16")
     traces_narrow = True
 
-    def check(self, precision: Precision) -> None:
+    def check(self, precision: Precision, *, writes: bool = True) -> None:
         if precision not in self.precisions:
             raise ConfigError(
                 f"the format torch has no {precision}",
                 expected=f"{' or '.join(self.precisions)}",
                 remedy="Choose --format openvino or onnx for int8",
             )
-
-    def check_engine(self, precision: Precision) -> None:
-        self.check(precision)
 
     def write(
         self, traced: Traced, folder: Path, *, precision: Precision, calibration: Sequence[Inputs]
