@@ -148,7 +148,7 @@ class TorchKind:
     ) -> Engine:
         """Return the model with its layers replaced by faster ones without gradients."""
         model = self._prepare(loaded.model.eval(), precision, device, calibration)
-        forward = Compiled(model, device) if self.name == "compiled" else model
+        forward: Callable[..., Any] = Compiled(model, device) if self.name == "compiled" else model
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         return TorchEngine(self.name, precision, forward, device=device, dtype=dtype)
 
