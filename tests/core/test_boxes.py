@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -40,9 +42,9 @@ def corners(draw: st.DrawFn, size: int | None = None) -> torch.Tensor:
 def painted(box: torch.Tensor) -> np.ndarray:
     """The unit squares that a box with whole corners covers."""
     left, top, right, bottom = (int(edge) + 50 for edge in box)
-    cells = np.zeros((100, 100), dtype=bool)
-    cells[top:bottom, left:right] = True
-    return cells
+    squares = np.zeros((100, 100), dtype=bool)
+    squares[top:bottom, left:right] = True
+    return squares
 
 
 def random_boxes(count: int, seed: int) -> torch.Tensor:
@@ -133,20 +135,13 @@ def test_no_box_has_no_overlap() -> None:
     assert generalised_box_iou(random_boxes(2, 0), torch.zeros(0, 4)).shape == (2, 0)
 
 
-def test_overlap_equals_that_of_coco() -> None:
+@pytest.mark.parametrize(("ours", "is_crowd"), [(box_iou, 0), (covered_share, 1)])
+def test_overlap_and_share_within_crowds_equal_those_of_coco(ours: Any, is_crowd: int) -> None:
     from pycocotools import mask
 
     boxes, others = random_boxes(7, 3).double(), random_boxes(5, 4).double()
-    expected = mask.iou(xyxy_to_xywh(boxes).numpy(), xyxy_to_xywh(others).numpy(), [0] * 5)
-    torch.testing.assert_close(box_iou(boxes, others), torch.from_numpy(expected))
-
-
-def test_share_within_crowds_equals_that_of_coco() -> None:
-    from pycocotools import mask
-
-    boxes, others = random_boxes(7, 3).double(), random_boxes(5, 4).double()
-    expected = mask.iou(xyxy_to_xywh(boxes).numpy(), xyxy_to_xywh(others).numpy(), [1] * 5)
-    torch.testing.assert_close(covered_share(boxes, others), torch.from_numpy(expected))
+    expected = mask.iou(xyxy_to_xywh(boxes).numpy(), xyxy_to_xywh(others).numpy(), [is_crowd] * 5)
+    torch.testing.assert_close(ours(boxes, others), torch.from_numpy(expected))
 
 
 def test_overlap_equals_that_of_transformers() -> None:

@@ -83,12 +83,9 @@ def test_report_survives_the_way_through_a_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
-def test_a_missing_report_is_explained(tmp_path: Path) -> None:
+def test_a_missing_report_and_a_file_of_another_kind_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read as a report"):
         Report.load(tmp_path / "none.json")
-
-
-def test_a_file_that_is_no_report_is_explained(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text('{"scores": 3}')
     with pytest.raises(ConfigError, match="Report do not fit"):
         Report.load(tmp_path / "report.json")

@@ -27,10 +27,7 @@ CPU = torch.device("cpu")
 def test_cpu_features_are_read(tmp_path: Path, text: str, expected: set[str]) -> None:
     (tmp_path / "cpuinfo").write_text(text)
     assert _cpu_features(tmp_path / "cpuinfo") == expected
-
-
-def test_a_system_without_cpuinfo_has_no_known_features(tmp_path: Path) -> None:
-    assert _cpu_features(tmp_path / "none") == frozenset()
+    assert _cpu_features(tmp_path / "none") == frozenset()  # another system
 
 
 @pytest.mark.parametrize(

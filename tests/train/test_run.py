@@ -38,7 +38,7 @@ def test_a_given_name_is_used(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="could not be made"):
+    with pytest.raises(CheckpointError, match="could not be written"):
         Run.create(tmp_path / "file", toy_experiment(), {})
 
 

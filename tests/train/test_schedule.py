@@ -26,11 +26,16 @@ def plans(draw: st.DrawFn) -> tuple[int, tuple[Replan, ...]]:
     return first, tuple(replans)
 
 
-@given(plans())
-def test_progress_rises_from_0_and_reaches_1_at_the_last_planned_step_only(plan) -> None:
+def course_of(plan: tuple[int, tuple[Replan, ...]]) -> list[float]:
+    """Return the progress after each step, from 0 to the last planned one."""
     steps, replans = plan
     last = replans[-1].steps if replans else steps
-    course = [progress_at(step, steps=steps, replans=replans) for step in range(last + 1)]
+    return [progress_at(step, steps=steps, replans=replans) for step in range(last + 1)]
+
+
+@given(plans())
+def test_progress_rises_from_0_and_reaches_1_at_the_last_planned_step_only(plan) -> None:
+    course = course_of(plan)
     assert course[0] == 0.0
     assert course[-1] == 1.0
     assert all(before < after for before, after in itertools.pairwise(course))
@@ -78,22 +83,19 @@ def test_a_replan_changes_no_rate_of_a_step_before_it_and_leaves_no_gap(plan, sc
 
     for count, replan in enumerate(replans):
         assert rates(count + 1, replan.at_step) == rates(count, replan.at_step)
-    last = replans[-1].steps if replans else steps
-    course = [progress_at(step, steps=steps, replans=replans) for step in range(last + 1)]
+    course = course_of(plan)
     longest = max(after - before for before, after in itertools.pairwise(course))
     steepest = 1 / 0.3 if schedule == "inverse_sqrt" else 3.34  # of the rise; the falls are no steeper
     assert all(
         abs(after - before) <= steepest * longest + 1e-9
-        for before, after in itertools.pairwise(rates(len(replans), last))
+        for before, after in itertools.pairwise(rates(len(replans), len(course) - 1))
     )
 
 
 @given(plans(), st.floats(0.0, 0.99))
 def test_the_steps_past_a_share_are_those_whose_progress_is_above_it(plan, share: float) -> None:
-    steps, replans = plan
-    last = replans[-1].steps if replans else steps
-    course = [progress_at(step, steps=steps, replans=replans) for step in range(last + 1)]
-    for step in range(last + 1):
+    (steps, replans), course = plan, course_of(plan)
+    for step in range(len(course)):
         counted = sum(progress > share for progress in course[: step + 1])
         assert steps_past(share, step, steps=steps, replans=replans) == counted
 
@@ -123,9 +125,7 @@ def test_without_warmup_the_rate_begins_at_its_peak() -> None:
 
 @given(plans(), st.integers(1, 9))
 def test_every_mark_is_crossed_and_at_most_once_a_step(plan, parts: int) -> None:
-    steps, replans = plan
-    last = replans[-1].steps if replans else steps
-    course = [progress_at(step, steps=steps, replans=replans) for step in range(last + 1)]
+    course = course_of(plan)
     crossed = sum(is_crossed(parts, before, after) for before, after in itertools.pairwise(course))
     assert 1 <= crossed <= parts
     assert is_crossed(parts, course[-2], course[-1])

@@ -63,7 +63,7 @@ def calibrate(
         json: Print all figures as JSON.
         output: An .html page with reliability diagrams and table, or a .png picture of the diagrams.
     """
-    from vitrail.report.pictures import check_picture_path
+    from vitrail.report.plots import check_picture_path
     from vitrail.studies.calibrating import HEADER, score_rows, write_calibration
     from vitrail.studies.calibrating import calibrate as measure
 
@@ -171,7 +171,7 @@ def robustness(
         json: Print all figures as JSON.
         output: An .html page with curves, table and examples, or a .png picture of the curves.
     """
-    from vitrail.report.pictures import check_picture_path
+    from vitrail.report.plots import check_picture_path
     from vitrail.studies.robustness import measure_robustness, robustness_table, write_robustness
 
     check_picture_path(output)
@@ -273,7 +273,7 @@ def faithfulness(
         json: Print all figures as JSON.
         output: An .html page with curves and table, or a .png picture of the curves.
     """
-    from vitrail.report.pictures import check_picture_path
+    from vitrail.report.plots import check_picture_path
     from vitrail.studies.faithfulness import faithfulness as measure
     from vitrail.studies.faithfulness import faithfulness_table, write_faithfulness
 

@@ -67,6 +67,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return "Choose one of: " + ", ".join(known)
 
 
+def one_line(error: object) -> str:
+    """Return an error's text, or its type, on one line of at most 200 characters."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
 def _end(sentence: str) -> str:
     """Add a full stop, unless the sentence ends otherwise, as a question or a quoted error does."""
     return sentence if sentence.endswith((".", "?")) else f"{sentence}."

@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from types import ModuleType
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -29,9 +28,9 @@ def _is_reachable() -> bool:
 
     if getproxies():
         return True
-    place = urlsplit(constants.ENDPOINT)
+    address = urlsplit(constants.ENDPOINT)
     try:
-        return bool(socket.getaddrinfo(place.hostname, place.port or HTTPS))
+        return bool(socket.getaddrinfo(address.hostname, address.port or HTTPS))
     except OSError:
         return False
 
@@ -40,16 +39,15 @@ def _is_reachable() -> bool:
 def _caches_alone() -> Iterator[None]:
     from huggingface_hub import constants
 
-    with ExitStack() as restored:
-        _set_offline(constants, restored)
-        if "datasets.config" in sys.modules:  # it copied the constant when it was imported
-            _set_offline(sys.modules["datasets.config"], restored)
+    copy = sys.modules.get("datasets.config")  # it copied the constant when it was imported
+    former = [(settings, settings.HF_HUB_OFFLINE) for settings in (constants, copy) if settings is not None]
+    for settings, _ in former:
+        settings.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+    try:
         yield
-
-
-def _set_offline(settings: ModuleType, restored: ExitStack) -> None:
-    restored.callback(setattr, settings, "HF_HUB_OFFLINE", settings.HF_HUB_OFFLINE)
-    settings.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+    finally:
+        for settings, value in former:
+            settings.HF_HUB_OFFLINE = value  # type: ignore[attr-defined]
 
 
 _CACHES_ALONE = SharedSwitch(_caches_alone)

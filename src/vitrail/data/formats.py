@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from vitrail.core.errors import DataError
+from vitrail.core.errors import DataError, one_line
 from vitrail.core.registry import Registry
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.findings import Finding
@@ -33,7 +33,7 @@ class RawDataset:
     findings: tuple[Finding, ...] = ()
     upright: bool | None = None
     """Whether images may not be flipped; None if the source does not tell."""
-    format: str = field(default="")
+    format: str = ""
     """Name of the format, if it is not that of the format file."""
 
 
@@ -93,7 +93,7 @@ def layouts(formats: Mapping[str, Format[Any]]) -> str:
 def damaged(path: Path, reason: object, *, expected: str = "the file as it was published") -> DataError:
     """Return the error of a file of a known format that is damaged."""
     return DataError(
-        f"{path} cannot be read: {' '.join(str(reason).split())[:200]}",
+        f"{path} cannot be read: {one_line(reason)}",
         expected=expected,
         remedy="Download or write the file again",
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail.core.errors import DataError, missing_package
+from vitrail.core.errors import DataError, missing_package, one_line
 from vitrail.core.hub import without_waiting
 from vitrail.data.findings import Finding, about
 from vitrail.data.splits import SPLIT_NAMES, SplitName
@@ -28,7 +28,6 @@ class HubSet(NamedTuple):
 
     @property
     def features(self) -> Any:
-        """The columns, as the first split has them."""
         return next(iter(self.splits.values())).features
 
     def find_images(self, known: Sequence[str]) -> str:
@@ -42,7 +41,6 @@ class HubSet(NamedTuple):
         return ColumnImages(rows, column)
 
     def labelled(self) -> list[str]:
-        """Return the columns of class labels with names."""
         return self._of_type("ClassLabel")
 
     def row_names(self, split: SplitName) -> list[str]:
@@ -129,7 +127,7 @@ def load_saved(path: Path) -> HubSet:
         loaded = datasets.load_from_disk(str(path))
     except Exception as error:  # whatever the package meets in a damaged folder
         raise DataError(
-            f"{path} cannot be read as a saved data set: {_one_line(error)}",
+            f"{path} cannot be read as a saved data set: {one_line(error)}",
             expected="a folder that save_to_disk of the package datasets wrote",
             remedy="Save the data set again",
         ) from None
@@ -154,7 +152,7 @@ def load_named(name: str, load: Callable[[Any], Any], *, hint: str = "") -> HubS
     except Exception as error:  # network, hub and builder errors have no common type
         raise DataError(
             f"{Path.cwd()} has no file or folder {name!r}, and the Hugging Face data set of that name cannot "
-            f"be loaded: {type(error).__name__}: {_one_line(error)}",
+            f"be loaded: {type(error).__name__}: {one_line(error)}",
             expected="an existing path; or a data set in the local cache, or a network connection and an "
             f"existing name{hint}",
             remedy="Correct the path or the name, connect to the network, or download the data and give its "
@@ -189,7 +187,3 @@ def _by_split(loaded: Any, name: str) -> HubSet:
         else:
             splits[split], found[split] = rows, str(key)
     return HubSet(name, splits, found, tuple(unread))
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from vitrail.core.errors import DataError
+from vitrail.core.errors import DataError, one_line
 
 MAX_PIXELS = 178_956_970  # Pillow's own limit against decompression bombs: half a gigabyte of RGB
 BACKGROUND = (255, 255, 255)  # seen through transparent pixels
@@ -80,7 +80,8 @@ def open_image(
             source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file,
             Image.open(file, formats=readable_formats()) as image,
         ):
-            _refuse_bomb(image.size, called, max_pixels)
+            if image.width * image.height > max_pixels:
+                raise _bomb(called, f"{image.width:,} x {image.height:,} pixels", max_pixels)
             yield image
     except (DataError, MemoryError):
         raise
@@ -151,11 +152,6 @@ def _to_eight_bits(values: np.ndarray) -> np.ndarray:
     return ((clipped + 128) // 257).astype(np.uint8)
 
 
-def _refuse_bomb(size: tuple[int, int], called: str, max_pixels: int) -> None:
-    if size[0] * size[1] > max_pixels:
-        raise _bomb(called, f"{size[0]:,} x {size[1]:,} pixels", max_pixels)
-
-
 def _bomb(called: str, size: str, max_pixels: int) -> TooManyPixelsError:
     return TooManyPixelsError(
         f"{called} has {size}",
@@ -184,5 +180,4 @@ def _unreadable(source: Path | bytes, called: str, error: Exception) -> DataErro
             expected=f"{expected}; known are {', '.join(readable_formats())}",
             remedy=remedy,
         )
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return DataError(f"{called} is damaged: {reason}", expected=expected, remedy=remedy)
+    return DataError(f"{called} is damaged: {one_line(error)}", expected=expected, remedy=remedy)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -180,14 +180,9 @@ def _traits(image: Image.Image) -> Iterable[str]:
 def _other_format(source: EncodedImage, image: Image.Image) -> str:
     if not isinstance(source, Path) or image.format is None:
         return ""
-    announced = _formats_by_suffix().get(source.suffix.lower())
+    announced = Image.registered_extensions().get(source.suffix.lower())
     true = SAME_FORMAT.get(image.format, image.format)
     return true if announced is not None and announced != true else ""
-
-
-@cache
-def _formats_by_suffix() -> dict[str, str]:
-    return dict(Image.registered_extensions())
 
 
 def read_header_sizes(images: Sequence[Any], chosen: Sequence[int]) -> Int64[np.ndarray, "chosen 2"]:

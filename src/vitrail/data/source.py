@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import psutil
@@ -22,8 +23,10 @@ from vitrail.data.images import open_image, upright_size
 from vitrail.data.preprocessing import Box, Preprocessing
 from vitrail.data.settings import AugmentSettings
 
+T = TypeVar("T")
+
 Progress = Callable[[int, int], None]
-"""Told how many of how many images are done."""
+"""Called with how many of how many images are done."""
 
 CROP_MARGIN = 1.15  # of the target's side, kept for random crops: 256 for 224, the field's habit
 CROP_ASPECT = (3 / 4, 4 / 3)  # Szegedy et al. 2015, section 6
@@ -74,8 +77,7 @@ class ImageSource:
         height, width = self._cache_size
         self.cache_bytes = len(split) * 3 * height * width
         """Memory that the cache takes, or would take."""
-        limit = free_memory_bytes() * MEMORY_SHARE if max_cache_bytes is None else max_cache_bytes
-        self.is_cached = cache and self.cache_bytes <= limit
+        self.is_cached = cache and fits_in_memory(self.cache_bytes, max_cache_bytes)
 
     def __len__(self) -> int:
         return len(self.split)
@@ -87,20 +89,14 @@ class ImageSource:
         """
         if not self.is_cached or self._pixels is not None:
             return
-        total = len(self.split)
-        pixels = torch.empty((total, 3, *self._cache_size), dtype=torch.uint8)
+        pixels = torch.empty((len(self.split), 3, *self._cache_size), dtype=torch.uint8)
         stored = self.preprocessing.model_copy(update={"image_size": self._cache_size})
 
         def read(index: int) -> None:
-            try:
-                pixels[index] = stored.read(self.split.images[index], name=self._name(index))
-            except DataError as error:
-                self._failures[index] = error
+            pixels[index] = stored.read(self.split.images[index], name=self._name(index))
 
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            for done, _ in enumerate(pool.map(read, range(total)), start=1):
-                if self._progress is not None:
-                    self._progress(done, total)
+        results = read_all(read, len(self.split), self._progress)
+        self._failures = {i: result for i, result in enumerate(results) if isinstance(result, DataError)}
         self._pixels = pixels
 
     def load(self, index: int, generator: torch.Generator | None) -> ImageSample:
@@ -188,6 +184,29 @@ def _slice(pixels: UInt8[Tensor, "3 height width"], box: Box) -> UInt8[Tensor, "
     top, bottom = round(box[1] * height), round(box[3] * height)
     top, left = min(top, height - 1), min(left, width - 1)
     return pixels[:, top : max(bottom, top + 1), left : max(right, left + 1)]
+
+
+def read_all(read: Callable[[int], T], count: int, progress: Progress | None) -> list[T | DataError]:
+    """Call a reader with each index, in several threads; a ``DataError`` becomes the result."""
+
+    def try_to_read(index: int) -> T | DataError:
+        try:
+            return read(index)
+        except DataError as error:
+            return error
+
+    results = []
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for done, result in enumerate(pool.map(try_to_read, range(count)), start=1):
+            results.append(result)
+            if progress is not None:
+                progress(done, count)
+    return results
+
+
+def fits_in_memory(num_bytes: int, limit: int | None) -> bool:
+    """Tell whether a cache is within a limit, by default half of the free memory."""
+    return num_bytes <= (free_memory_bytes() * MEMORY_SHARE if limit is None else limit)
 
 
 def free_memory_bytes() -> int:

@@ -11,7 +11,7 @@ from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import Split
-from vitrail.data.findings import Finding
+from vitrail.data.findings import Finding, about
 from vitrail.data.settings import DataSettings
 
 
@@ -260,19 +260,9 @@ def assign_splits(stems: Collection[str], where: str) -> tuple[dict[SplitName, s
 
 def _report(by_split: dict[SplitName, list[str]], others: list[str]) -> Iterator[Finding]:
     for split, (used, *unused) in by_split.items():
-        if unused:
-            yield Finding(
-                "warning",
-                f"several-{split}",
-                f"there are {len(unused) + 1} texts for {split}, and {used} alone is used",
-                "Give another one alone to evaluate on it, or leave one name for this split",
-                tuple(unused),
-            )
-    if others:
-        yield Finding(
-            "warning",
-            "unread-texts",
-            f"texts whose names tell no split are not used: {len(others)}",
-            "Name them train, val or test, or move them away",
-            tuple(others),
-        )
+        message = f"there are {len(unused) + 1} texts for {split}, and {used} alone is used"
+        remedy = "Give another one alone to evaluate on it, or leave one name for this split"
+        yield from about(unused, "warning", f"several-{split}", message, remedy)
+    message = f"texts whose names tell no split are not used: {len(others)}"
+    remedy = "Name them train, val or test, or move them away"
+    yield from about(others, "warning", "unread-texts", message, remedy)

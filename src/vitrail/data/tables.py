@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import DataError, missing_package
-from vitrail.data.findings import Finding, counted
+from vitrail.core.errors import DataError, missing_package, one_line
+from vitrail.data.findings import Finding, about, counted
 from vitrail.data.splits import SplitName, rows_by_split
 from vitrail.data.text.lines import GZIP_SUFFIX, REPLACEMENT, read_content, read_lines, split_lines
 
@@ -506,20 +506,11 @@ def _find_swallowed(
 
 
 def _find_odd_rows(rows: Sequence[Sequence[str]], names: Sequence[str], label: str) -> tuple[Finding, ...]:
-    widths = Counter(len(row) for row in rows)
-    if len(widths) < 2:
-        return ()
-    usual = widths.most_common(1)[0][0]
-    return (
-        Finding(
-            "warning",
-            "odd-rows",
-            f"{len(rows) - widths[usual]} rows of {label} have another number of cells than the {usual} of "
-            "most",
-            "A missing cell is read as empty and a further one is not read; look at these rows",
-            tuple(name for name, row in zip(names, rows, strict=True) if len(row) != usual),
-        ),
-    )
+    usual = Counter(map(len, rows)).most_common(1)[0][0] if rows else 0
+    odd = [name for name, row in zip(names, rows, strict=True) if len(row) != usual]
+    message = f"{len(odd)} rows of {label} have another number of cells than the {usual} of most"
+    remedy = "A missing cell is read as empty and a further one is not read; look at these rows"
+    return tuple(about(odd, "warning", "odd-rows", message, remedy))
 
 
 def _is_closed(lines: Sequence[str], delimiter: str) -> bool:
@@ -540,7 +531,7 @@ def _unclosed(path: Path, line: int) -> DataError:
 
 def _unreadable(path: Path, error: Exception, expected: str, remedy: str) -> DataError:
     return DataError(
-        f"{path} cannot be read as a table: {' '.join(str(error).split())[:200]}",
+        f"{path} cannot be read as a table: {one_line(error)}",
         expected=f"{expected}, text encoded as UTF-8",
         remedy=remedy,
     )

@@ -1,4 +1,4 @@
-"""Plots as inline SVG whose colours follow the page, so that they read in light and in dark."""
+"""Plots: as inline SVG whose colours follow the page, light or dark, and on white as PNG files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from vitrail.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,23 +20,20 @@ INK, SOFT, LINE = "#010203", "#010204", "#010205"
 PAGE_COLOURS = {INK: "var(--ink)", SOFT: "var(--soft)", LINE: "var(--line)"}
 # Okabe and Ito 2008: told apart by the colour-blind, and legible on white and on black.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+MORE_COLOURS = (*COLOURS, "#e69f00", "#56b4e9")  # the others of Okabe and Ito 2008
+DOTS_PER_INCH = 130
 MAX_POINTS = 400
 
+Curve = tuple[Sequence[float], Sequence[float]]
+"""Horizontal and vertical values."""
 
-def line_plot(
-    name: str,
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-    *,
-    x_label: str,
-    y_label: str,
-) -> str:
-    """Draw curves that share their axes.
+
+def line_plot(name: str, series: Mapping[str, Curve], *, x_label: str, y_label: str) -> str:
+    """Draw curves over whole numbers; few points are marked.
 
     Args:
-        name: what the picture shows, for those who cannot see it.
-        series: for each curve its horizontal and vertical values; few points are marked.
-        x_label: name of the horizontal axis, which counts something.
-        y_label: name and unit of the vertical axis.
+        name: alternative text of the picture.
+        series: for each curve its horizontal and vertical values.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -61,11 +61,9 @@ def bar_plot(
     """Draw one bar for each group, from zero; groups of few are drawn faintly.
 
     Args:
-        name: what the picture shows, for those who cannot see it.
+        name: alternative text of the picture.
         values: the height of each group's bar, by its name.
         counts: how many each group holds, which stands on its bar.
-        x_label: what the groups are.
-        y_label: name and unit of the heights.
     """
     figure, axes = new_figure(x_label, y_label)
     most = max(counts)
@@ -97,13 +95,7 @@ def confusion_plot(name: str, confusion: Sequence[Sequence[int]]) -> str:
 
 
 def new_figure(x_label: str, y_label: str, size: tuple[float, float] = (4.2, 2.9)) -> tuple[Figure, Axes]:
-    """Return a figure with one plot in the page's colours, for ``inline_svg``.
-
-    Args:
-        x_label: name of the horizontal axis.
-        y_label: name of the vertical axis.
-        size: width and height in inches.
-    """
+    """Return a figure with one plot in the page's colours, for ``inline_svg``; width and height in inches."""
     # A figure of its own, not pyplot's: nothing global is touched and nothing has to be closed.
     from matplotlib.figure import Figure
 
@@ -127,7 +119,7 @@ def inline_svg(figure: Figure, name: str) -> str:
 
     Args:
         figure: drawn with the stand-ins for the page's colours.
-        name: what it shows, for those who cannot see it; no other picture of the page has the same.
+        name: alternative text, different from that of any other picture of the page.
     """
     import matplotlib
 
@@ -155,3 +147,39 @@ def inline_svg(figure: Figure, name: str) -> str:
 def opacity_of_count(count: int, most: int) -> float:
     """Return the opacity of a group's bar: groups of few say little, and are drawn faintly."""
     return 0.25 + 0.65 * (count / most) ** 0.5
+
+
+def check_picture_path(path: Path) -> None:
+    """Raise ConfigError before any work if the name ends neither in .html nor in .png."""
+    if path.suffix.lower() not in (".html", ".htm", ".png"):
+        raise ConfigError(
+            f"the result was to be written to {path}",
+            expected="a name that ends in .html or .png",
+            remedy="Choose .html for a page with its tables, .png for the picture alone",
+        )
+
+
+def white_figure(width: float, height: float, title: str) -> Figure:
+    """Return an empty figure with a title, if any; sizes in inches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def frame(axes: Axes, x_label: str, y_label: str) -> None:
+    """Label axes, with a faint grid instead of a box."""
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(linewidth=0.5, alpha=0.5)
+    axes.set_axisbelow(True)
+
+
+def to_png(figure: Figure) -> bytes:
+    """Return a figure as a PNG file, the same bytes at every call."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return buffer.getvalue()

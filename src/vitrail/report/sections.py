@@ -4,17 +4,70 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from vitrail.report.history import Curve, History, read_history
 from vitrail.report.page import section, table, tiles, write_page
-from vitrail.report.plots import line_plot
+from vitrail.report.plots import Curve, line_plot
 from vitrail.train.evaluate import Report
 
 STYLE = Path(__file__).with_name("sections.css").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class History:
+    """Curves as steps and values; None without values."""
+
+    loss: Curve | None = None
+    rate: Curve | None = None
+    """Learning rate as a share of its peak."""
+    accuracy: Curve | None = None
+    """On validation, as are all scores."""
+    bleu: Curve | None = None
+    """0..100."""
+    bleu4: Curve | None = None
+    """Of captions, 0..1."""
+    nll: Curve | None = None
+    """Log loss."""
+    ap: Curve | None = None
+    """Average precision over IoU thresholds from 0.50 to 0.95, 0..1."""
+    ap50: Curve | None = None
+    """Average precision at an IoU of 0.50."""
+    mean_recall: Curve | None = None
+    """Retrieval recall, 0..1: mean over both directions at 1, 5 and 10."""
+    parts: Mapping[str, Curve] = field(default_factory=dict)
+    """Parts of the training loss."""
+
+
+def read_history(path: Path) -> History:
+    """Read the curves; truncated lines of a killed process are skipped.
+
+    Of a step that was logged twice, before and after a resume, the later line counts.
+    """
+    rows: dict[str, dict[float, float]] = {each.name: {} for each in fields(History) if each.name != "parts"}
+    parts: dict[str, dict[float, float]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if not isinstance(entry, dict) or "step" not in entry:
+            continue
+        values = {**entry, **entry.get("scores", {})}
+        for name, curve in rows.items():
+            if isinstance(values.get(name), int | float):
+                curve[float(entry["step"])] = float(values[name])
+        for name, value in entry.get("parts", {}).items():
+            parts.setdefault(name, {})[float(entry["step"])] = float(value)
+    curves = {name: _curve(points) for name, points in rows.items() if points}
+    return History(**curves, parts={name: _curve(points) for name, points in parts.items()})
+
+
+def _curve(points: dict[float, float]) -> Curve:
+    steps = sorted(points)
+    return steps, [points[step] for step in steps]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +91,6 @@ class RunRecord:
     """The resolved settings, as in ``config.json``."""
 
     def history(self) -> History:
-        """The curves; empty without a file."""
         return read_history(self.metrics_path) if self.metrics_path else History()
 
 
@@ -122,7 +174,6 @@ def confusion_table(
 
 
 def _choices_section(record: RunRecord) -> str:
-    """List the automatic choices and their reasons."""
     if not record.choices:
         return ""
     content = table(("setting", "value", "reason"), record.choices)
@@ -132,7 +183,6 @@ def _choices_section(record: RunRecord) -> str:
 
 
 def _data_section(record: RunRecord) -> str:
-    """Show the doctor's verdict."""
     if not record.verdict_lines:
         return ""
     content = "<pre>" + "\n".join(escape(line) for line in record.verdict_lines) + "</pre>"
@@ -140,7 +190,6 @@ def _data_section(record: RunRecord) -> str:
 
 
 def _repeat_section(record: RunRecord) -> str:
-    """Show the command, the environment and every setting."""
     content = f"<pre>{escape(record.command)}</pre>"
     if record.environment:
         rows = [(str(name), _text(value)) for name, value in record.environment.items()]

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitrail.report.page import section, table, write_page
-from vitrail.report.pictures import MORE_COLOURS
-from vitrail.report.plots import SOFT, inline_svg, new_figure
+from vitrail.report.plots import MORE_COLOURS, SOFT, inline_svg, new_figure
 from vitrail.report.sections import plots_in_row
 from vitrail.studies.comparison import (
     ComparedRun,

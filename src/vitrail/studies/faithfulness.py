@@ -28,7 +28,7 @@ from vitrail.interpret.perturbation import (
 )
 from vitrail.interpret.viewer.explanation import METHODS, Explanation
 from vitrail.report.page import section, table
-from vitrail.report.pictures import MORE_COLOURS
+from vitrail.report.plots import MORE_COLOURS
 from vitrail.report.tiles import Inks
 from vitrail.studies.panels import Panel, join_panels, write_panels
 from vitrail.tasks.classification.predictor import Predictor

@@ -15,8 +15,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models.merged import merge_tokens
-from vitrail.report.pictures import frame, to_png, white_figure
-from vitrail.report.plots import COLOURS
+from vitrail.report.plots import COLOURS, frame, to_png, white_figure
 from vitrail.tasks.evaluating import open_scoring
 from vitrail.train.evaluate import evaluate as score
 from vitrail.train.machine import inspect_machine
@@ -83,7 +82,6 @@ def token_merging_curve(
             variant,
             scoring.source,
             batch_size=batch_size,
-            device=machine.device,
             class_names=tuple(loaded.class_names),
             signature=scoring.signature,
         )

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vitrail.core.durable import atomic_write
 from vitrail.report.page import write_page
-from vitrail.report.pictures import check_picture_path, frame, to_png, white_figure
-from vitrail.report.plots import INK, SOFT, inline_svg, new_figure
+from vitrail.report.plots import (
+    INK,
+    SOFT,
+    check_picture_path,
+    frame,
+    inline_svg,
+    new_figure,
+    to_png,
+    white_figure,
+)
 from vitrail.report.tiles import Inks
 
 if TYPE_CHECKING:

@@ -66,7 +66,6 @@ def evaluate(
         loaded.model.to(machine.device),
         scoring.source,
         batch_size=batch_size or scoring.batch_size,
-        device=machine.device,
         precision=machine.precision if trained is None else trained.train.precision,
         class_names=tuple(loaded.class_names),
         signature=scoring.signature,

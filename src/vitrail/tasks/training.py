@@ -222,7 +222,6 @@ def _run_to_the_end(
             result.model,
             parts.test,
             batch_size=parts.evaluation_batch,
-            device=processes.device,
             precision=settings.precision,
             num_workers=settings.num_workers,
             class_names=parts.class_names,
@@ -248,7 +247,6 @@ def _settle_objective(
         model,
         validation,
         batch_size=parts.evaluation_batch,
-        device=processes.device,
         precision=settings.precision,
         num_workers=settings.num_workers,
     )

@@ -132,7 +132,6 @@ class Deadline:
         self._pauses_s += seconds
 
     def is_due(self, before: float, after: float) -> bool:
-        """Return whether a review is due between two values of progress."""
         return is_crossed(_REVIEWS, before, after) or (after >= _LATE and is_crossed(100, before, after))
 
     def review(self, step: int, steps: int, *, progress: float, pauses_left_s: float) -> int:
@@ -176,18 +175,16 @@ class Plan:
         return self._run.experiment.train
 
     def steps(self, step: int) -> int:
-        """Return the number of steps planned as of ``step``."""
         return planned_steps(step, steps=self.settings.steps, replans=self.settings.replans)
 
     def progress(self, step: int) -> float:
-        """Return the fraction of the training done after ``step`` steps."""
         return progress_at(step, steps=self.settings.steps, replans=self.settings.replans)
 
     def change(self, step: int, steps: int) -> None:
         """Change the planned number of steps from a step on; the first process records it."""
         if self._processes.is_first:
             self._run.replan(Replan(at_step=step, steps=steps))
-        self._run.adopt(self._processes.from_first(lambda: self._run.experiment))
+        self._run.experiment = self._processes.from_first(lambda: self._run.experiment)
 
     def review(self, step: int, *, validation_s: float) -> bool:
         """Correct the plan if the deadline asks for it; return whether it did. The first process decides."""

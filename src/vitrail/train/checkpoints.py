@@ -98,7 +98,6 @@ class Selection:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether patience has run out."""
         return 0 < self.patience <= self.num_since
 
     def stopped_early(self, step: int, former_steps: int) -> StoppedEarly:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -16,10 +16,8 @@ from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import DataError
 from vitrail.data.stream import SampleSource, evaluation_batches
-from vitrail.train.machine import autocast
+from vitrail.train.machine import Precision, autocast
 from vitrail.train.objective import Evaluator, Objective, Signing
-
-Precision = Literal["float32", "bfloat16"]
 
 
 class Report(Config):
@@ -73,7 +71,6 @@ def evaluate(
     source: SampleSource,
     *,
     batch_size: int,
-    device: torch.device | None = None,
     precision: Precision = "float32",
     num_workers: int = 0,
     class_names: tuple[str, ...] = (),
@@ -84,10 +81,9 @@ def evaluate(
     Under ``torch.distributed`` each process scores its share, and every process returns the full report.
 
     Args:
-        model: already on ``device``; its mode is restored afterwards.
+        model: already on its device; its mode is restored afterwards.
         source: samples, without augmentation.
         batch_size: per forward pass and process; does not change the scores.
-        device: of the batches; the model's own by default.
         signature: what the caller knows of the data: ``data`` (fingerprint), ``split``, ``input``.
 
     Raises:
@@ -106,7 +102,6 @@ def evaluate(
         model,
         source,
         batch_size=batch_size,
-        device=device,
         precision=precision,
         num_workers=num_workers,
     )
@@ -125,12 +120,11 @@ def run_evaluator(
     source: SampleSource,
     *,
     batch_size: int,
-    device: torch.device | None = None,
     precision: Precision = "float32",
     num_workers: int = 0,
 ) -> None:
     """Update an evaluator on every sample, and merge the states of all processes."""
-    device = next(model.parameters()).device if device is None else device
+    device = next(model.parameters()).device
     was_training = model.training
     model.eval()
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

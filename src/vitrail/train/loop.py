@@ -137,7 +137,6 @@ class _Training:
         self._on_event(Started(self.step, self._plan.steps(self.step)))
 
     def go_on(self, train: SampleSource, validation: SampleSource | None, interrupts: Interrupts) -> None:
-        """Take the remaining steps."""
         first = self.step
         for batches in self._batches(train):
             # The plan as it was before this step: one that is recorded for its end counts from then on.
@@ -163,7 +162,6 @@ class _Training:
                 raise TrainingInterrupted(self._run.path, self.step, steps)
 
     def finish(self) -> TrainResult:
-        """Load the weights that are to be kept into the model."""
         best, tensors = self._selection.best, None
         if best is not None and self._selection.keeps_best:
             tensors = load_best(self._run.checkpoints, best, state_tensors(self._train_step.model))
@@ -199,7 +197,7 @@ class _Training:
 
     def _log(self, steps: int) -> None:
         self._check_finite()
-        rates, objective = self._meter.read(), self._train_step.objective
+        (samples_per_s, items_per_s), objective = self._meter.read(), self._train_step.objective
         loss, norm, parts = self._train_step.means()
         self._train_step.clear_sums()
         logged = Logged(
@@ -209,10 +207,10 @@ class _Training:
             parts=parts,
             rate=self._train_step.rate(self.step - 1, self._plan.settings),
             gradient_norm=norm,
-            samples_per_s=rates.samples_per_s,
+            samples_per_s=samples_per_s,
             elapsed_s=self.elapsed_s(),
             peak_memory_mib=peak_memory_mib(self._processes.device),
-            items_per_s=rates.items_per_s if isinstance(objective, Counting) else None,
+            items_per_s=items_per_s if isinstance(objective, Counting) else None,
             unit=objective.unit if isinstance(objective, Counting) else "samples",
         )
         self._record("train", logged)
@@ -278,14 +276,6 @@ class _Training:
             self._run.log(kind=kind, **event._asdict())
 
 
-class Rates(NamedTuple):
-    """Throughput over all processes."""
-
-    samples_per_s: float
-    items_per_s: float
-    """In the unit of the loss: samples, tokens."""
-
-
 class Meter:
     """Counts samples and items between readings.
 
@@ -298,18 +288,17 @@ class Meter:
         self._since, self._num_samples, self._former_items = clock(), 0, train_step.count()
 
     def add(self, batches: Sequence[Any]) -> None:
-        """Count the samples of this process's micro-batches."""
         self._num_samples += sum(len(batch) for batch in batches if not isinstance(batch, StandIn))
 
     def pause(self, seconds: float) -> None:
         self._since += seconds
 
-    def read(self) -> Rates:
-        """Return the rates since the last reading; collective, and clears the sums."""
+    def read(self) -> tuple[float, float]:
+        """Return samples and items of the loss per second since the last reading; collective."""
         now = self._clock()
         seconds = max(now - self._since, 1e-9)
         num_samples = torch.tensor([float(self._num_samples)], dtype=torch.float64)
         samples = float(self._train_step.processes.add_up(num_samples))
         items = self._train_step.count() - self._former_items
         self._since, self._num_samples, self._former_items = now, 0, 0.0
-        return Rates(samples / seconds, items / seconds)
+        return samples / seconds, items / seconds

@@ -70,10 +70,16 @@ class Machine:
 
 def inspect_machine() -> Machine:
     """Inspect the machine: the first CUDA device, Apple's GPU, or the CPU."""
-    device = _best_device()
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        name = torch.cuda.get_device_name(device)
+    elif torch.backends.mps.is_available():
+        device, name = torch.device("mps"), "Apple GPU"
+    else:
+        device, name = torch.device("cpu"), "the CPU"
     return Machine(
         device=device,
-        device_name=_name_of(device),
+        device_name=name,
         num_cores=count_cores(),
         free_memory_bytes=psutil.virtual_memory().available,
         precision=best_precision(device),
@@ -97,20 +103,6 @@ def measure_matrix_products(machine: Machine, *, seconds: float = 0.3) -> float:
             torch.nn.functional.linear(x, weight).sum().item()
             best = min(best, time.perf_counter() - started)
     return 2 * tokens * width * 4 * width / best
-
-
-def _name_of(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return {"mps": "Apple GPU"}.get(device.type, "the CPU")
-
-
-def _best_device() -> torch.device:
-    if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    if torch.backends.mps.is_available():
-        return torch.device("mps")
-    return torch.device("cpu")
 
 
 # Option numbers of glibc's malloc.h.

@@ -151,7 +151,6 @@ class Optimisers:
                         optimiser.state[parameter] = memory
 
     def parameter(self, key: str) -> Tensor:
-        """Return the parameter that a key of ``state`` belongs to."""
         return self._parameters[key.rpartition("/")[0]]
 
     def _groups(self) -> list[dict[str, Any]]:
@@ -240,18 +239,15 @@ class WeightAverage:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Swap weights and averages within the block."""
-        self._exchange()
+        self.exchange()
         try:
             yield
         finally:
-            self._exchange()
-
-    def settle(self) -> None:
-        """Replace the weights by their averages for good."""
-        self._exchange()
+            self.exchange()
 
     @torch.no_grad()
-    def _exchange(self) -> None:
+    def exchange(self) -> None:
+        """Swap weights and averages."""
         for weight, average in zip(self._weights, self._averages, strict=True):
             kept: Tensor = weight.clone()
             weight.copy_(average)

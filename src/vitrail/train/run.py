@@ -9,6 +9,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 
 from vitrail import __version__
 from vitrail.core.config import Config
-from vitrail.core.durable import atomic_write
+from vitrail.core.durable import atomic_write, explained
 from vitrail.core.errors import CheckpointError
 from vitrail.train.settings import Experiment, Replan
 
@@ -86,15 +87,9 @@ class Run:
     def log(self, **values: Any) -> None:
         """Append a line to ``metrics.jsonl``; ``step`` is among the values."""
         line = json.dumps(_finite(values)) + "\n"
-        try:
-            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(line)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.path / 'metrics.jsonl'} could not be written: {error.strerror}",
-                expected="a writable place with enough free space",
-                remedy="Free space, then resume the run",
-            ) from error
+        path = self.path / "metrics.jsonl"
+        with explained(path), path.open("a", encoding="utf-8") as file:
+            file.write(line)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of ``metrics.jsonl``, without a last one that was cut off by a kill."""
@@ -117,10 +112,6 @@ class Run:
         changed = train.model_copy(update={"replans": (*former, replan)})
         self.experiment = self.experiment.model_copy(update={"train": changed})
         self._write_experiment()
-
-    def adopt(self, experiment: Experiment) -> None:
-        """Take over the experiment as another process recorded it, without writing."""
-        self.experiment = experiment
 
     def _write_experiment(self) -> None:
         _write_json(self.path / "config.json", self.experiment)
@@ -166,17 +157,9 @@ def _run_name(experiment: Experiment) -> str:
 def _new_folder(root: Path, name: str) -> Path:
     for number in range(1, 1000):
         path = root / (name if number == 1 else f"{name}-{number}")
-        try:
+        with explained(path), suppress(FileExistsError):
             path.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise CheckpointError(
-                f"the run directory {path} could not be made: {error.strerror}",
-                expected="a writable place",
-                remedy="Choose another folder for runs",
-            ) from error
-        return path
+            return path
     raise CheckpointError(
         f"{root} already holds a thousand runs named {name}",
         expected="a free name",

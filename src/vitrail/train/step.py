@@ -111,18 +111,15 @@ class TrainStep:
                 self.model,
                 samples,
                 batch_size=max(1, settings.batch_size // num_parts),
-                device=self.processes.device,
                 precision=settings.precision,
                 num_workers=settings.num_workers,
             )
         return evaluator.result()
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Use the averaged weights, if any, within the block."""
         return nullcontext() if self.average is None else self.average.in_place()
 
     def rate(self, step: int, plan: TrainSettings) -> float:
-        """Return the learning rate of a step as a fraction of its peak."""
         # The middle of the step: the first one is not lost at rate 0, the last one is near the end's.
         before, after = (progress_at(at, steps=plan.steps, replans=plan.replans) for at in (step, step + 1))
         return rate_at(
@@ -178,7 +175,7 @@ class TrainStep:
                 for name, target in state_tensors(self.model).items():
                     target.copy_(sharded_like(chosen[name], target))
         elif self.average is not None:
-            self.average.settle()
+            self.average.exchange()
         if self._unsharded is None:
             return self.model
         whole = {name: whole_tensor(tensor) for name, tensor in self.model.state_dict().items()}

@@ -109,7 +109,6 @@ class CorruptedSource:
         self.images.prepare()
 
     def load(self, index: int, generator: torch.Generator | None) -> ImageSample:
-        """Return one corrupted image."""
         sample = self.images.load(index, generator)
         damaged = corrupt(sample.image, self.corruption, self.severity, seed=sample.index)
         return replace(sample, image=damaged)

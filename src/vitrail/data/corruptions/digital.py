@@ -74,7 +74,6 @@ def _to_image(pixels: Pixels) -> Image.Image:
 
 
 def _scaled(side: int, *settings: Elastic) -> list[Elastic]:
-    """Scale settings that are stated as shares of a side."""
     return [(side * amplitude, side * sigma, side * tilt) for amplitude, sigma, tilt in settings]
 
 

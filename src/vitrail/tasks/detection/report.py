@@ -16,10 +16,10 @@ from PIL import Image
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
 from vitrail.interpret.draw import COLOURS, DrawnBox, box_text, colour_of, draw_boxes, hex_colour
-from vitrail.report.history import History
 from vitrail.report.page import picture_uri, section, table
 from vitrail.report.plots import INK, SOFT, inline_svg, line_plot, new_figure
 from vitrail.report.sections import (
+    History,
     RunRecord,
     confusion_table,
     headline,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from vitrail.core.boxes import box_area, clip_boxes
 from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.images import open_image, upright_size
-from vitrail.data.source import CROP_MARGIN, MEMORY_SHARE, Progress, free_memory_bytes
+from vitrail.data.source import CROP_MARGIN, Progress, fits_in_memory, read_all
 from vitrail.models.contract import BoxTargets
 from vitrail.tasks.detection.augment import BoxedImage, augment_image, load_warp, mosaic, needs_warp
 from vitrail.tasks.detection.dataset import BoxSplit
@@ -78,8 +76,7 @@ class BoxSource:
         self._stored: list[_Stored | DataError] | None = None
         self.cache_bytes = sum(self._expected_bytes(index) for index in range(len(split)))
         """Memory that the cache takes, or would take, if images have the sizes that the split says."""
-        limit = free_memory_bytes() * MEMORY_SHARE if max_cache_bytes is None else max_cache_bytes
-        self.is_cached = cache and self.cache_bytes <= limit
+        self.is_cached = cache and fits_in_memory(self.cache_bytes, max_cache_bytes)
 
     def __len__(self) -> int:
         return len(self.split)
@@ -96,14 +93,7 @@ class BoxSource:
             load_warp()
         if not self.is_cached or self._stored is not None:
             return
-        total = len(self.split)
-        stored: list[_Stored | DataError] = []
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-            for done, result in enumerate(pool.map(self._try_to_read, range(total)), start=1):
-                stored.append(result)
-                if self._progress is not None:
-                    self._progress(done, total)
-        self._stored = stored
+        self._stored = read_all(self._read, len(self.split), self._progress)
 
     def load(self, index: int, generator: torch.Generator | None) -> BoxSample:
         """Return one image with its boxes, augmented if there is a generator.
@@ -170,12 +160,6 @@ class BoxSource:
         with open_image(source, name=name) as image:
             original_size = upright_size(image)
             return self.preprocessing.decode(image, size=self._stored_size(original_size)), original_size
-
-    def _try_to_read(self, index: int) -> _Stored | DataError:
-        try:
-            return self._read(index)
-        except DataError as error:
-            return error
 
     def _stored_size(self, original_size: tuple[int, int]) -> tuple[int, int]:
         """Return the cached size: the input size, or up to the original one if crops are enlarged."""

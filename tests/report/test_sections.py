@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitrail.report.history import read_history
+from vitrail.report.sections import read_history
 
 
 def test_curves_are_sorted_and_later_lines_replace_earlier_ones(tmp_path: Path) -> None:
