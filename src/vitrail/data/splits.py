@@ -189,8 +189,14 @@ def divide(
         kept, held = hold_out(train, settings.validation_fraction, seed + 1, settings.max_validation)
         validation_origin = f"{len(held)} of the training {things}{drawn}, seed {seed}"
         known["validation"], train = train.take(held), train.take(kept)
-    origins = {"validation_origin": validation_origin, "test_origin": test_origin}
-    return {**known, "train": train, **origins, "findings": tuple(found)}
+    return {
+        "train": train,
+        "validation": known["validation"],
+        "test": known["test"],
+        "validation_origin": validation_origin,
+        "test_origin": test_origin,
+        "findings": tuple(found),
+    }
 
 
 WORD = re.compile(r"[a-z]+")
