@@ -27,7 +27,7 @@ from vitrail.core.duration import format_duration
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.core.registry import Registry
 from vitrail.report.page import section, table, write_page
-from vitrail.report.pictures import MORE_COLOURS, frame, to_png, white_figure
+from vitrail.report.plots import MORE_COLOURS, frame, to_png, white_figure
 from vitrail.train.run import describe_environment
 
 if TYPE_CHECKING:
