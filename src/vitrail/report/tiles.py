@@ -44,6 +44,7 @@ def set_in_rows(tiles: np.ndarray, columns: int, *, gap: int) -> np.ndarray:
 
 
 def show_tiles(axes: Axes, pixels: np.ndarray) -> None:
+    """Draw pixels as they are, without axes."""
     axes.imshow(pixels, interpolation="none")
     axes.set_axis_off()
 
