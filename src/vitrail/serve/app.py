@@ -52,12 +52,13 @@ def create_app(hosting: Hosting, settings: ServeSettings, metrics: Metrics) -> F
         "/healthz": endpoints.healthz,
         "/readyz": endpoints.readyz,
         "/metrics": endpoints.metrics_text,
+        "/": endpoints.front,
+        "/docs": endpoints.docs,
+        "/static/{name}": endpoints.static,
     }
     for path, answer in routes.items():
-        app.add_api_route(path, answer, response_model=None, **OPERATIONS[path])
-    pages = {"/": endpoints.front, "/docs": endpoints.docs, "/static/{name}": endpoints.static}
-    for path, page in pages.items():
-        app.add_api_route(path, page, include_in_schema=False, response_model=None)
+        described = OPERATIONS.get(path, {"include_in_schema": False})
+        app.add_api_route(path, answer, response_model=None, **described)
     add_error_answers(app)
     token = None if settings.token is None else settings.token.get_secret_value()
     app.add_middleware(Watch, metrics=metrics, token=token)
