@@ -19,7 +19,8 @@ from vitrail.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from vitrail.models.contract import ModelConfig
-    from vitrail.models.describe import AttentionCard, Card, PartCard
+    from vitrail.models.cost import AttentionCard
+    from vitrail.models.describe import Card, PartCard
 
 
 @app.command(help_epilogue="Example: vitrail models swin_t --size 384x512")
