@@ -146,7 +146,8 @@ def inspect_image(source: EncodedImage, name: str) -> Inspection:
     """Decode one image completely and describe it; a fault is returned as text, not raised."""
     if isinstance(source, np.ndarray):
         values = hashlib.blake2b(np.ascontiguousarray(source).data, digest_size=16)
-        return Inspection(values.digest(), *source.shape[:2], ("grey",) if source.ndim == 2 else ())
+        height, width = source.shape[:2]
+        return Inspection(values.digest(), height, width, ("grey",) if source.ndim == 2 else ())
     try:
         with open_image(source, name=name) as image:
             traits = tuple(_traits(image))
