@@ -553,10 +553,10 @@ def check_inputs(images: Tensor, sizes: Tensor | None) -> None:
     check_values(images, 3)
     if sizes is None:
         return
-    canvas = images.shape[2:]
-    if tuple(sizes.shape) != (len(images), 2) or sizes.is_floating_point():
+    batch_size, canvas = images.shape[0], images.shape[2:]
+    if tuple(sizes.shape) != (batch_size, 2) or sizes.is_floating_point():
         raise DataError(
-            f"sizes of type {sizes.dtype} and shape {tuple(sizes.shape)} for {len(images)} images",
+            f"sizes of type {sizes.dtype} and shape {tuple(sizes.shape)} for {batch_size} images",
             expected="whole numbers of pixels, a height and a width for each image",
             remedy="Give the sizes as a tensor of integers of shape (batch, 2), or none without padding",
         )

@@ -36,7 +36,7 @@ class ContextMemory(NamedTuple):
 
     @property
     def num_sentences(self) -> int:
-        return len(self.keys)
+        return self.keys.shape[0]
 
 
 class ContextAttention(nn.Module):
