@@ -113,7 +113,8 @@ def merge_squares(
     """Concatenate each square of 2x2 positions, column by column; odd maps are zero-padded.
 
     Example:
-        >>> merge_squares(torch.tensor([[1.0, 2.0], [3.0, 4.0]])[None, :, :, None]).flatten().tolist()
+    >>> import torch
+    >>> merge_squares(torch.tensor([[1.0, 2.0], [3.0, 4.0]])[None, :, :, None]).flatten().tolist()
         [1.0, 3.0, 2.0, 4.0]
     """
     below, right = x.shape[1] % 2, x.shape[2] % 2

@@ -43,6 +43,7 @@ def attend(
     Paper: Vaswani et al. 2017, equation 1.
 
     Example:
+        >>> import torch
         >>> x = torch.ones(2, 3, 5, 7)
         >>> attend(x, x, x).shape
         torch.Size([2, 3, 5, 7])

@@ -36,8 +36,8 @@ class Explanation:
     """A model's prediction for one input, with the attention of each layer and head.
 
     Example:
-        >>> explanation = Predictor("runs/flowers").explain("rose.jpg")
-        >>> explanation.save("rose.html")
+        >>> explanation = Predictor("runs/flowers").explain("rose.jpg")  # doctest: +SKIP
+        >>> explanation.save("rose.html")  # doctest: +SKIP
     """
 
     name: str

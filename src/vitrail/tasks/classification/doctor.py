@@ -37,8 +37,7 @@ def check(
         dataset: an opened data set, or an argument of ``open_dataset``.
         progress: called with the images done and their total.
 
-    >>> from vitrail.data import open_dataset
-    >>> verdict = check(open_dataset("digits"))
+    >>> verdict = check("digits")
     >>> verdict.usable, verdict.counts["images"]
     (True, {'train': 1366, 'validation': 72, 'test': 359})
     """

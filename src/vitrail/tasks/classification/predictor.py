@@ -133,8 +133,8 @@ class Predictor(ImageClassifier):
         DataError: int8 without calibration images.
 
     Example:
-        >>> predictor = Predictor("runs/flowers")
-        >>> predictor.predict(["rose.jpg"])[0].label
+        >>> predictor = Predictor("runs/flowers")  # doctest: +SKIP
+        >>> predictor.predict(["rose.jpg"])[0].label  # doctest: +SKIP
         'rose'
     """
 

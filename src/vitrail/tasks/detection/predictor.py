@@ -63,9 +63,9 @@ class Detector:
         DataError: int8 has no calibration images.
 
     Example:
-        >>> detector = Detector("runs/cells")
-        >>> found = detector.detect("slide.jpg")[0]
-        >>> found.class_names[found.labels[0]], found.boxes_xyxy[0]
+        >>> detector = Detector("runs/cells")  # doctest: +SKIP
+        >>> found = detector.detect("slide.jpg")[0]  # doctest: +SKIP
+        >>> found.class_names[found.labels[0]], found.boxes_xyxy[0]  # doctest: +SKIP
         ('RBC', tensor([ 80.1,  72.9, 184.0, 176.5]))
     """
 

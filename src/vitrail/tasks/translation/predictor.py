@@ -84,8 +84,8 @@ class Translator:
         ConfigError: CTranslate2 is needed and not installed, or has no such device.
 
     Example:
-        >>> translator = Translator("runs/en-de")
-        >>> next(translator.translate(["A dog runs."])).text
+        >>> translator = Translator("runs/en-de")  # doctest: +SKIP
+        >>> next(translator.translate(["A dog runs."])).text  # doctest: +SKIP
         'Ein Hund rennt.'
     """
 
