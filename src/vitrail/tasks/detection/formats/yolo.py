@@ -272,12 +272,10 @@ def images_by_split(root: Path) -> dict[SplitName, list[Path]]:
             }
             return {split: images for split, images in found.items() if images}
     lists: dict[SplitName, list[Path]] = {}
-    for name, split in (("train", "train"), ("valid", "validation"), ("val", "validation"), ("test", "test")):
-        file = root / f"{name}.txt"
-        if file.is_file() and split not in lists:
-            images = read_image_list(file, [root])
-            if images:
-                lists[split] = images  # type: ignore[index]
+    for name in LIST_FILES:
+        file, split = root / name, SPLIT_NAMES[name.removesuffix(".txt")]
+        if file.is_file() and split not in lists and (images := read_image_list(file, [root])):
+            lists[split] = images
     if "train" in lists:
         return lists
     return {"train": list_images(root / "images" if (root / "images").is_dir() else root)}
