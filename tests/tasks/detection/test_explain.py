@@ -18,7 +18,7 @@ from vitrail.models.contract import DetectionOutput
 from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.tasks.detection import explanation as explain_boxes
 from vitrail.tasks.detection.predictor import Detector
-from vitrail.tasks.explaining import explain_files
+from vitrail.tasks.explaining import ExplainOptions, explain_files
 
 
 class Looking(nn.Module):
@@ -206,8 +206,8 @@ def test_files_are_explained_on_one_page_or_each_in_a_picture(tmp_path: Path) ->
         picture().save(tmp_path / f"{name}.png")
     names = [tmp_path / "one.png", tmp_path / "missing.png", tmp_path / "two.png"]
 
-    page = explain_files(detector.explain, names, output=tmp_path / "out.html")
-    folder = explain_files(detector.explain, names, output=tmp_path / "out")
+    page = explain_files(detector.explain, names, ExplainOptions(output=tmp_path / "out.html"))
+    folder = explain_files(detector.explain, names, ExplainOptions(output=tmp_path / "out"))
 
     text = (tmp_path / "out.html").read_text()
     assert page.files == (tmp_path / "out.html",)
@@ -215,6 +215,8 @@ def test_files_are_explained_on_one_page_or_each_in_a_picture(tmp_path: Path) ->
     assert [path.name for path in folder.files] == ["one.png", "two.png"]
     assert [Path(name).name for name, _ in folder.errors] == ["missing.png"]
     with pytest.raises(DataError, match="none of 1 images"):
-        explain_files(detector.explain, [tmp_path / "missing.png"], output=tmp_path / "none.html")
+        explain_files(
+            detector.explain, [tmp_path / "missing.png"], ExplainOptions(output=tmp_path / "none.html")
+        )
     with pytest.raises(ConfigError, match="one for a picture"):
-        explain_files(detector.explain, names, output=tmp_path / "out.png")
+        explain_files(detector.explain, names, ExplainOptions(output=tmp_path / "out.png"))

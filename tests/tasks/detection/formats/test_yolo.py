@@ -267,6 +267,7 @@ def test_faulty_yaml_files_are_explained(tmp_path: Path, text: str, given: str) 
             YOLO.read(source)
         assert given in caught.value.given
         assert caught.value.expected
+        assert "relative to" not in caught.value.expected or str(tmp_path) in caught.value.expected
         assert caught.value.remedy
 
 

@@ -434,23 +434,23 @@ def _images(done: _YoloReading) -> dict[SplitName, list[Path]]:
     by_split: dict[SplitName, list[Path]] = {}
     for split, entries in config.folders.items():
         images: list[Path] = []
-        missing = []
+        missing: list[str] = []
         for entry in entries:
-            found = _resolve(entry, bases)
-            if found is None:
+            path = _resolve(entry, bases)
+            if path is None:
                 missing.append(entry)
                 continue
-            if os.path.normpath(found) != os.path.normpath(stated / entry):
+            if os.path.normpath(path) != os.path.normpath(stated / entry):
                 done.note("moved-paths", f"{split}: {entry}")
-            images += read_image_list(found, bases) if found.is_file() else list_images(found)
+            images += read_image_list(path, bases) if path.is_file() else list_images(path)
         if images:
             by_split[split] = images
         for entry in missing if images or missing else [", ".join(entries)]:
             done.note("missing-splits", f"{split}: {entry}")
     if not by_split:
-        stated = ", ".join(done.notes["missing-splits"])
+        absent = ", ".join(done.notes["missing-splits"])
         raise DataError(
-            f"{config.file} names folders that are not there or hold no image ({stated})",
+            f"{config.file} names folders that are not there or hold no image ({absent})",
             expected=f"folders of images relative to {stated}",
             remedy="Correct the paths in the file, or put the images there",
         )
