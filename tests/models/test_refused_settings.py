@@ -21,7 +21,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vit_ti16", {"stem": {"channels": [3], "strides": [3]}}, "divides patch_size 16"),
     ("vit_ti16", {"stem": {"channels": [3], "strides": [2, 2]}}, "as many channels as strides"),
     ("vit_ti16", {"drop_path": 1.0}, "less than 1"),
-    ("vit_ti16", {"mixer": "furier"}, r"there is no mixer named 'furier'.*'fourier'"),
+    ("vit_ti16", {"mixer": "furier"}, r"mixer: there is no mixer named 'furier'.*'fourier'"),
     ("vit_ti16", {"mixer": "pooling", "qkv_bias": False}, "qkv_bias False needs mixer 'attention'"),
     ("vit_ti16", {"mixer": "pooling", "score": "dot"}, "score 'dot' needs mixer 'attention'"),
     (

@@ -151,10 +151,10 @@ def _given_fields(config: Config) -> dict[str, Any]:
 def _explain(error: ValidationError, name: str) -> ConfigError:
     faults = []
     for fault in error.errors(include_url=False):
-        cause = fault.get("ctx", {}).get("error")
-        if isinstance(cause, ConfigError):  # of settings within, it says all itself
-            return cause
         place = ".".join(str(part) for part in fault["loc"]) or name
+        cause = fault.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError):
+            return ConfigError(f"{place}: {cause.given}", expected=cause.expected, remedy=cause.remedy)
         text = f"{place}: {fault['msg'].removeprefix('Value error, ')}"
         # A rule over several fields names them itself; its input would be all fields.
         is_whole = isinstance(fault["input"], dict | BaseModel)
