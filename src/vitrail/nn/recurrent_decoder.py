@@ -374,9 +374,11 @@ class InputFeedingDecoder(nn.Module):
             assert state.fed is not None
             vectors.append(state.fed)
             queries.append(state.layers[-1][0])
-        if self.readout.attention.tap is not None:
+        attention = self.readout.attention
+        if attention.tap is not None:
             # One map of all steps, as from a decoder that computes them at once.
-            self.readout(torch.stack(queries, dim=1), state.memory)
+            memory = state.memory
+            attention(torch.stack(queries, dim=1), memory.context, may_attend=memory.may_attend)
         return torch.stack(vectors, dim=1)
 
     def step(
