@@ -9,8 +9,10 @@ from vitrail.interpret import record
 from vitrail.interpret.record import record_attention
 from vitrail.models import build
 from vitrail.nn.attention import Attention, attend, attention_weights
+from vitrail.nn.decoder import CrossAttention
 from vitrail.nn.detr_attention import DetrAttention
 from vitrail.nn.masks import causal_mask
+from vitrail.nn.mixers.synthesizer import Synthesizer
 from vitrail.nn.sequence_positions import SequenceRelativeBias
 
 TINY = {"width": 12, "depth": 3, "num_heads": 2, "num_classes": 5, "patch_size": 8, "image_size": (16, 24)}
@@ -240,3 +242,102 @@ def test_what_is_kept_of_a_map_is_decided_at_once(model, images):
     assert kept_before == [0, 0, 1]
     assert [each.layer for each in maps] == ["blocks.1.mixer", "blocks.2.mixer"]
     assert torch.equal(maps[1].weights, whole[2].weights[:, :, :3])
+
+
+def test_steps_are_those_that_the_equations_give_by_hand(model, images):
+    layer, outputs = model.blocks[1].mixer, []
+    layer.register_forward_hook(lambda module, given, output: outputs.append((given[0], output)))
+    with torch.no_grad(), record_attention(model, layers=1, keep_qkv=True) as maps:
+        model(images)
+
+    ((x, output),), steps = outputs, maps[0].steps
+    query, key, value = layer.qkv(x).unflatten(-1, (3, 2, 6)).permute(2, 0, 3, 1, 4)
+    assert torch.equal(steps.x, x)
+    for recorded, expected in ((steps.query, query), (steps.key, key), (steps.value, value)):
+        torch.testing.assert_close(recorded, expected)
+    torch.testing.assert_close(steps.scores, query @ key.mT)
+    assert steps.scale == 6**-0.5
+    torch.testing.assert_close(steps.scaled_scores, query @ key.mT / 6**0.5)
+    assert (steps.context, steps.bias, steps.may_attend) == (None, None, None)
+    torch.testing.assert_close(maps[0].weights, steps.masked_scores.softmax(-1))
+    torch.testing.assert_close(steps.result, maps[0].weights @ value, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(layer.projection(steps.result.transpose(1, 2).flatten(2)), output)
+
+
+def test_steps_are_kept_only_on_request_and_change_nothing(model, images):
+    with torch.no_grad():
+        before = model(images)
+        with record_attention(model) as without:
+            model(images)
+        with record_attention(model, keep_qkv=True) as maps:
+            during = model(images)
+    assert torch.equal(before, during)
+    assert [each.steps for each in without] == [None] * 3
+    for each, plain in zip(maps, without, strict=True):
+        assert torch.equal(each.weights, plain.weights)
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_steps_have_the_rows_of_the_queries_asked_for():
+    positions, x = SequenceRelativeBias(2), torch.randn(2, 5, 6)
+    nn.init.normal_(positions.table)
+    layer = Attention(6, 2, positions=positions)
+    with record_attention(layer, keep_qkv=True) as full:
+        layer(x, may_attend=causal_mask(5))
+    with record_attention(layer, queries=[4, 0], keep_qkv=True) as rows:
+        layer(x, may_attend=causal_mask(5))
+    whole, few = full[0].steps, rows[0].steps
+    for name in ("query", "scores", "scaled_scores", "masked_scores", "may_attend", "bias", "result"):
+        assert torch.equal(getattr(few, name), getattr(whole, name)[..., [4, 0], :]), name
+    for name in ("x", "key", "value"):
+        assert torch.equal(getattr(few, name), getattr(whole, name)), name
+    assert (whole.masked_scores.isneginf() == causal_mask(5).logical_not()).all()
+
+
+def test_steps_of_cross_attention_have_what_keys_and_values_are_made_of():
+    x, context = torch.randn(2, 5, 6), torch.randn(2, 7, 6)
+    detr, cross = DetrAttention(6, 2), CrossAttention(6, 2)
+    with record_attention(detr, keep_qkv=True) as of_detr:
+        detr(x, positions=x, context=context, context_positions=context)
+    with record_attention(cross, keep_qkv=True) as of_cross:
+        cross(x, cross.remember(context))
+    for (recorded,) in (of_detr, of_cross):
+        assert torch.equal(recorded.steps.x, x)
+        assert torch.equal(recorded.steps.context, context)
+    torch.testing.assert_close(
+        of_cross[0].steps.value, cross.key_value(context)[..., 6:].unflatten(-1, (2, 3)).transpose(1, 2)
+    )
+
+
+def test_additive_scores_are_steps_as_they_are_and_a_mixer_has_its_input_alone():
+    layer, mixer, x = (
+        Attention(6, 2, score="additive"),
+        Synthesizer(6, 2, scores=_Even()),
+        torch.randn(2, 5, 6),
+    )
+    with torch.no_grad(), record_attention(layer, queries=[3], keep_qkv=True) as maps:
+        layer(x, may_attend=causal_mask(5))
+    steps = maps[0].steps
+    torch.testing.assert_close(steps.scores, layer.score(steps.query, steps.key))
+    assert torch.equal(steps.scaled_scores, steps.scores)
+    torch.testing.assert_close(maps[0].weights, steps.masked_scores.softmax(-1))
+    torch.testing.assert_close(steps.result, maps[0].weights @ steps.value)
+
+    with record_attention(mixer, keep_qkv=True) as maps:
+        mixer(x)
+    assert torch.equal(maps[0].steps.x, x)
+    assert (maps[0].steps.query, maps[0].steps.masked_scores, maps[0].steps.result) == (None, None, None)
+
+
+class _Even(nn.Module):
+    def forward(self, x, *, grid=None):
+        return torch.zeros(1, 2, x.shape[1], x.shape[1])
+
+
+def test_what_is_kept_of_a_map_can_leave_its_steps_out(model, images):
+    def without_steps_of_the_first(recorded):
+        return recorded._replace(steps=None) if "0" in recorded.layer else recorded
+
+    with record_attention(model, keep=without_steps_of_the_first, keep_qkv=True) as maps:
+        model(images)
+    assert [each.steps is None for each in maps] == [True, False, False]

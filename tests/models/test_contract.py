@@ -157,6 +157,26 @@ def test_recorded_rows_are_those_of_the_whole_maps(model, images):
         torch.testing.assert_close(few.weights, all_rows.weights[..., [0, -1], :], rtol=1e-5, atol=1e-6)
 
 
+def test_recorded_steps_lead_from_the_input_to_the_weights_and_the_result(model, images):
+    if not _has_attention(model):
+        pytest.skip("there is no attention to record")
+    with torch.no_grad(), record_attention(model, keep_qkv=True) as maps:
+        model(images)
+    with torch.no_grad(), record_attention(model, queries=[0, -1], keep_qkv=True) as rows:
+        model(images)
+    for each, few in zip(maps, rows, strict=True):
+        steps = each.steps
+        assert steps.x.shape[0] == 3
+        if each.kind == "mixing":
+            continue
+        weights = steps.masked_scores.softmax(dim=-1)
+        torch.testing.assert_close(weights, each.weights, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(steps.result, weights @ steps.value, rtol=1e-4, atol=1e-5)
+        for name in ("query", "scores", "masked_scores", "result"):
+            found, expected = getattr(few.steps, name), getattr(steps, name)[..., [0, -1], :]
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def _has_attention(model: nn.Module) -> bool:
     return any(hasattr(layer, "tap") for layer in model.modules())
 

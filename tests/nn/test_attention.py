@@ -21,7 +21,7 @@ class SeenByTap:
         self.query, self.key, self.kind, self.grids = query, key, kind, grids
         self.weights = attention_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
 
-    def take_weights(self, weights, *, kind, grids):
+    def take_weights(self, weights, *, kind, grids, scored=None):
         self.weights, self.kind, self.grids = weights, kind, grids
 
     def take_result(self, value, result):

@@ -7,6 +7,7 @@ stitched together to the whole image.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,9 +20,55 @@ from torch import Tensor, nn
 from vitrail.core.errors import ConfigError, did_you_mean
 from vitrail.core.switch import SharedSwitch
 from vitrail.nn.attention import attention_weights
-from vitrail.nn.tap import TokenGrids
+from vitrail.nn.tap import Scored, TokenGrids
+from vitrail.nn.tokens import Bias, Mask
 
 _EAGER = SharedSwitch(lambda: torch.compiler.set_stance("force_eager"))  # of all threads
+
+
+class AttentionSteps(NamedTuple):
+    """What one layer computed: ``Z = softmax(scale S + bias) V`` with ``S = Q K^T``, for each head.
+
+    Float32 copies, detached. Windows are joined to the image. Where only some queries are recorded, Q, S,
+    bias, mask and Z have their rows.
+    """
+
+    x: Float[Tensor, "batch tokens dim"] | None
+    """X, the layer's input, without positions that the layer adds to it; None if another module calls the
+    layer's parts."""
+    context: Float[Tensor, "batch context_tokens context_dim"] | None
+    """What keys and values are projected from, where it is not X; None if that was before the recording."""
+    query: Float[Tensor, "batch heads queries dim"] | None = None
+    """Q, with positions; None, as K and S, in a layer that does not compare queries with keys."""
+    key: Float[Tensor, "batch heads keys dim"] | None = None
+    """K, likewise."""
+    value: Float[Tensor, "batch heads keys value_dim"] | None = None
+    """V; None, as Z, in a layer that does not average values by head."""
+    scores: Float[Tensor, "batch heads queries keys"] | None = None
+    """S: ``Q K^T``, or the additive scores."""
+    scale: float = 1.0
+    """Factor of the scores."""
+    bias: Bias | None = None
+    """Added to the scaled scores, such as relative positions; None without."""
+    may_attend: Mask | None = None
+    """Mask: False where a query may not attend to a key; None without. Outside of a window it is False."""
+    result: Float[Tensor, "batch heads queries value_dim"] | None = None
+    """Z, the average of the values, before the projection that joins the heads."""
+
+    @property
+    def scaled_scores(self) -> Tensor | None:
+        """``scale S``."""
+        return None if self.scores is None else self.scores * self.scale
+
+    @property
+    def masked_scores(self) -> Tensor | None:
+        """``scale S + bias``, -inf where a query may not attend: what the softmax is taken of."""
+        scores = self.scaled_scores
+        if scores is not None and self.bias is not None:
+            scores = scores + self.bias
+        if scores is not None and self.may_attend is not None:
+            scores = scores.masked_fill(~self.may_attend, -math.inf)
+        return scores
 
 
 class AttentionMap(NamedTuple):
@@ -43,6 +90,8 @@ class AttentionMap(NamedTuple):
     """Rows and columns of the queries after their prefix, finer than ``grid`` if a layer reduces its keys;
     both cover the same image.
     """
+    steps: AttentionSteps | None = None
+    """What the weights were computed from and used for; None unless recorded with ``keep_qkv``."""
 
     def __repr__(self) -> str:
         shape = tuple(self.weights.shape)
@@ -56,6 +105,7 @@ def record_attention(
     queries: Sequence[int] | None = None,
     *,
     keep: Callable[[AttentionMap], AttentionMap | None] | None = None,
+    keep_qkv: bool = False,
 ) -> Iterator[list[AttentionMap]]:
     """Record the attention maps of every forward pass inside the ``with`` block.
 
@@ -69,6 +119,8 @@ def record_attention(
         queries: indices of the query tokens to record; other rows are never computed. None records all.
         keep: transforms each map immediately, for example by pooling, as the maps of all layers may exceed
             memory; returning None drops a map. By default maps are kept as they are.
+        keep_qkv: whether each map has ``steps``: the layer's input, queries, keys, values, scores, mask and
+            result. They take several times the memory of the map.
 
     Yields:
         : The list that forward passes append to, in order of execution.
@@ -87,7 +139,9 @@ def record_attention(
     chosen = _choose(tapped_layers(model), layers)
     maps: list[AttentionMap] = []
     rows = None if queries is None else list(queries)
-    with tapped(chosen, lambda name: _Recorder(maps, name, rows, keep)), uncompiled():
+    recorder = _StepsRecorder if keep_qkv else _Recorder
+    recorders = {name: recorder(maps, name, rows, keep) for name in chosen}
+    with tapped(chosen, recorders.__getitem__), _inputs_shown(chosen, recorders), uncompiled():
         yield maps
 
 
@@ -160,6 +214,9 @@ def exact_weights(
 class _Recorder:
     """The tap of one layer: append its map, or what is kept of it, to a list."""
 
+    steps: AttentionSteps | None = None
+    """Of the map that is appended next."""
+
     def __init__(
         self,
         maps: list[AttentionMap],
@@ -168,6 +225,7 @@ class _Recorder:
         keep: Callable[[AttentionMap], AttentionMap | None] | None,
     ) -> None:
         self.maps, self.layer, self.rows, self.keep = maps, layer, rows, keep
+        self.index: int | None = None  # of the newest map, where it was kept
 
     @torch.no_grad()
     def __call__(
@@ -193,7 +251,9 @@ class _Recorder:
         self._add(weights, kind, grids)
 
     @torch.no_grad()
-    def take_weights(self, weights: Tensor, *, kind: str, grids: TokenGrids | None) -> None:
+    def take_weights(
+        self, weights: Tensor, *, kind: str, grids: TokenGrids | None, scored: Scored | None = None
+    ) -> None:
         rows = self._known_rows(weights.shape[-2])
         self._add(weights.float() if rows is None else weights[..., rows, :].float(), kind, grids)
 
@@ -204,8 +264,9 @@ class _Recorder:
         grid = None if grids is None else grids.keys
         num_prefix = 0 if grid is None else weights.shape[-1] - grid[0] * grid[1]
         query_grid = None if grids is None else grids.queries
-        recorded = AttentionMap(self.layer, weights.detach(), kind, grid, num_prefix, query_grid)
+        recorded = AttentionMap(self.layer, weights.detach(), kind, grid, num_prefix, query_grid, self.steps)
         kept = recorded if self.keep is None else self.keep(recorded)
+        self.index = None if kept is None else len(self.maps)
         if kept is not None:
             self.maps.append(kept)
 
@@ -223,15 +284,137 @@ class _Recorder:
         return [row % num_queries for row in self.rows]
 
 
+class _StepsRecorder(_Recorder):
+    """The tap of one layer that also keeps the steps to each map."""
+
+    x: Tensor | None = None
+    context: Tensor | None = None
+    patches: PatchIndices | None = None  # of the newest map's windows
+
+    def see_input(self, layer: nn.Module, given: tuple[Tensor, ...], options: Mapping[str, object]) -> None:
+        """Receive the input of the layer, before its forward pass."""
+        self.x, context = given[0].flatten(1, -2), options.get("context")
+        if isinstance(context, Tensor):
+            self.context = context
+
+    def see_context(self, projection: nn.Module, given: tuple[Tensor, ...]) -> None:
+        """Receive the input of the projection to keys and values."""
+        self.context = given[0]
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        *,
+        bias: Tensor | None,
+        may_attend: Tensor | None,
+        scale: float | None,
+        kind: str,
+        grids: TokenGrids | None,
+    ) -> None:
+        scored = _joined_inputs(query, key, bias, may_attend, grids)
+        self._begin(scored, query.shape[-1] ** -0.5 if scale is None else scale, grids)
+        super().__call__(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, grids=grids)
+
+    @torch.no_grad()
+    def take_weights(
+        self, weights: Tensor, *, kind: str, grids: TokenGrids | None, scored: Scored | None = None
+    ) -> None:
+        self._begin(scored, 1.0, grids)
+        super().take_weights(weights, kind=kind, grids=grids)
+
+    @torch.no_grad()
+    def take_result(self, value: Tensor, result: Tensor) -> None:
+        if self.index is None:
+            return
+        newest = self.maps[self.index]
+        if newest.steps is None:
+            return
+        value, result = (_joined(each, self.patches) for each in (value, result))
+        rows = self._known_rows(result.shape[-2])
+        steps = newest.steps._replace(value=_copied(value), result=_copied(_at(rows, result)))
+        self.maps[self.index] = newest._replace(steps=steps)
+
+    def _begin(self, scored: Scored | None, scale: float, grids: TokenGrids | None) -> None:
+        """Start the steps of the next map, as far as they are known before the result."""
+        self.patches = None if grids is None or grids.windows is None else grids.windows[0]
+        x = self.x
+        if x is not None and self.patches is not None:
+            of_windows = x.unflatten(1, (len(self.patches), -1)).flatten(0, 1)[:, None]  # windows 1 tokens d
+            x = _joined(of_windows, self.patches)[:, 0]
+        self.steps = AttentionSteps(_copied(x), _copied(self.context))
+        if scored is not None:
+            rows = self._known_rows(scored.query.shape[-2])
+            self.steps = self.steps._replace(
+                query=_copied(_at(rows, scored.query)),
+                key=_copied(scored.key),
+                scores=_copied(_at(rows, scored.scores)),
+                scale=scale,
+                bias=_copied(_at(rows, scored.bias)),
+                may_attend=_at(rows, scored.may_attend),
+            )
+
+
+@contextmanager
+def _inputs_shown(layers: Mapping[str, nn.Module], recorders: Mapping[str, _Recorder]) -> Iterator[None]:
+    """Show the inputs of layers, and those of their projections to keys and values, to recorders of steps."""
+    handles = []
+    for name, layer in layers.items():
+        recorder, projection = recorders[name], getattr(layer, "key_value", None)
+        if isinstance(recorder, _StepsRecorder):
+            handles.append(layer.register_forward_pre_hook(recorder.see_input, with_kwargs=True))
+            if isinstance(projection, nn.Module):
+                handles.append(projection.register_forward_pre_hook(recorder.see_context))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _joined_inputs(
+    query: Tensor, key: Tensor, bias: Tensor | None, may_attend: Tensor | None, grids: TokenGrids | None
+) -> Scored:
+    """Return what scores are computed from, and the scores, of the whole image where windows are given."""
+    if grids is not None and grids.windows is not None:
+        windows, num_patches = grids.windows, _num_patches(grids)
+        seen = (
+            query.new_ones(1, 1, query.shape[-2], key.shape[-2]) if may_attend is None else may_attend.float()
+        )
+        may_attend = stitch_windows(_of_each(seen, windows), windows, num_patches) > 0
+        bias = None if bias is None else stitch_windows(_of_each(bias, windows), windows, num_patches)
+        query, key = _joined(query, windows[0]), _joined(key, windows[1])
+    with torch.autocast(query.device.type, enabled=False):
+        scores = query.float() @ key.float().transpose(-2, -1)
+    return Scored(query, key, scores, bias, may_attend)
+
+
+def _of_each(pairs: Tensor, windows: tuple[PatchIndices, PatchIndices]) -> Tensor:
+    return pairs.expand(len(windows[0]), -1, -1, -1) if len(pairs) == 1 else pairs
+
+
+def _joined(tokens: Tensor, patches: PatchIndices | None) -> Float[Tensor, "batch heads patches dim"]:
+    """Put the tokens of windows (windows heads tokens dim) into the order of the image."""
+    if patches is None:
+        return tokens
+    images = tokens.unflatten(0, (-1, len(patches))).transpose(1, 2).flatten(2, 3)  # b h windows*tokens d
+    return images[:, :, _positions_in_windows(patches)]
+
+
+def _copied(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach().to(torch.float32, copy=True)
+
+
 def _num_patches(grids: TokenGrids | None) -> int:
     assert grids is not None
     assert grids.queries is not None
     return grids.queries[0] * grids.queries[1]
 
 
-def _at(rows: list[int], tensor: Tensor | None) -> Tensor | None:
+def _at(rows: list[int] | None, tensor: Tensor | None) -> Tensor | None:
     """Select rows of a bias or mask, unless one row is broadcast."""
-    return tensor if tensor is None or tensor.shape[-2] == 1 else tensor[..., rows, :]
+    return tensor if rows is None or tensor is None or tensor.shape[-2] == 1 else tensor[..., rows, :]
 
 
 def _choose(
@@ -342,9 +525,14 @@ def rows_of_windows(
 
 def _window_of_rows(rows: list[int], query_patches: PatchIndices) -> tuple[Tensor, Tensor]:
     """Return the window of each wanted patch, and its index inside the window."""
-    flat = torch.full((int(query_patches.max()) + 1,), -1, device=query_patches.device)
-    position = torch.arange(query_patches.numel(), device=query_patches.device)
-    real = query_patches.flatten() >= 0
-    flat[query_patches.flatten()[real]] = position[real]
-    at = flat[torch.tensor(rows, device=flat.device)]
+    at = _positions_in_windows(query_patches)[rows]
     return at // query_patches.shape[1], at % query_patches.shape[1]
+
+
+def _positions_in_windows(patches: PatchIndices) -> Int[Tensor, " patches"]:
+    """Return where each patch of the image stands among the tokens of all windows."""
+    flat = torch.full((int(patches.max()) + 1,), -1, device=patches.device)
+    position = torch.arange(patches.numel(), device=patches.device)
+    real = patches.flatten() >= 0
+    flat[patches.flatten()[real]] = position[real]
+    return flat

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.grids import spread_patches
 from vitrail.interpret.record import exact_weights, tapped, tapped_layers, uncompiled
-from vitrail.nn.tap import TokenGrids
+from vitrail.nn.tap import Scored, TokenGrids
 
 
 def class_relevance(
@@ -182,7 +182,9 @@ class _Tap:
     ) -> None:
         self.weights = (exact_weights(query, key, **scores), kind, grids)
 
-    def take_weights(self, weights: Tensor, *, kind: str, grids: TokenGrids | None) -> None:
+    def take_weights(
+        self, weights: Tensor, *, kind: str, grids: TokenGrids | None, scored: Scored | None = None
+    ) -> None:
         self.weights = (weights.detach().float(), kind, grids)
 
     def take_result(self, value: Tensor, result: Tensor) -> None:

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from vitrail.core.config import Config
-from vitrail.nn.tap import TokenGrids
+from vitrail.nn.tap import Scored, TokenGrids
 
 FILLED = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye})
 PRODUCTS = frozenset(flop_registry)
@@ -234,7 +234,9 @@ class _SizeTap:
     ) -> None:
         self._note(query.shape[1], query.shape[-2], key.shape[-2], kind, grids)
 
-    def take_weights(self, weights: Tensor, *, kind: str, grids: TokenGrids | None) -> None:
+    def take_weights(
+        self, weights: Tensor, *, kind: str, grids: TokenGrids | None, scored: Scored | None = None
+    ) -> None:
         self._note(weights.shape[1], weights.shape[-2], weights.shape[-1], kind, grids)
 
     def take_result(self, value: Tensor, result: Tensor) -> None:

@@ -17,7 +17,7 @@ from vitrail.nn.cache import LayerCache
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import masked_softmax
 from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
-from vitrail.nn.tap import Tap, TokenGrids
+from vitrail.nn.tap import Scored, Tap, TokenGrids
 from vitrail.nn.tokens import Bias, Grid, Mask, Tokens
 
 
@@ -105,11 +105,11 @@ def attend_by(
     """
     if isinstance(score, AdditiveScore):
         scores = score(query, key)
-        if bias is not None:
-            scores = scores + bias.to(scores.dtype)
-        weights = masked_softmax(scores, may_attend).to(value.dtype)
+        biased = scores if bias is None else scores + bias.to(scores.dtype)
+        weights = masked_softmax(biased, may_attend).to(value.dtype)
         if tap is not None:
-            tap.take_weights(weights, kind=kind, grids=grids)
+            scored = Scored(query, key, scores, bias, may_attend)
+            tap.take_weights(weights, kind=kind, grids=grids, scored=scored)
         result = drop(weights, dropout) @ value
     else:
         scale = None if score is None else score.scale

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitrail.nn.tokens import Grid
+from vitrail.nn.tokens import Bias, Grid, Mask
 
 
 class TokenGrids(NamedTuple):
@@ -23,6 +23,17 @@ class TokenGrids(NamedTuple):
     windows: tuple[Int[Tensor, "windows window_queries"], Int[Tensor, "windows window_keys"]] | None = None
     """For windows, which stand in the batch, window by window within an image: the grid index of each query
     and of each key, row by row, -1 for padding; None without windows."""
+
+
+class Scored(NamedTuple):
+    """What a layer that forms its attention weights computed them from."""
+
+    query: Float[Tensor, "batch heads queries dim"]
+    key: Float[Tensor, "batch heads keys dim"]
+    scores: Float[Tensor, "batch heads queries keys"]
+    """Before bias and mask."""
+    bias: Bias | None
+    may_attend: Mask | None
 
 
 @runtime_checkable
@@ -41,8 +52,14 @@ class Tap(Protocol):
         grids: TokenGrids | None,
     ) -> None: ...
 
-    def take_weights(self, weights: Tensor, *, kind: str, grids: TokenGrids | None) -> None:
-        """Receive the weights (batch heads queries keys) of a layer that forms them anyway."""
+    def take_weights(
+        self, weights: Tensor, *, kind: str, grids: TokenGrids | None, scored: Scored | None = None
+    ) -> None:
+        """Receive the weights (batch heads queries keys) of a layer that forms them anyway.
+
+        Args:
+            scored: what they come from, where queries are compared with keys.
+        """
         ...
 
     def take_result(self, value: Tensor, result: Tensor) -> None:
