@@ -56,6 +56,7 @@ PVT = {
     "drop_path": 0.0,
 }
 PVTV2 = PVT
+MVIT = {**IMAGES, "depths": (1, 2), "width": 8, "num_heads": 2, "key_stride": 2}
 MVITV2 = {**IMAGES, "depths": (1, 2), "width": 8, "num_heads": 2, "key_stride": 2}
 RESNET = {**IMAGES, "width": 8, "depths": (1, 2, 1, 1)}
 BIT = {**IMAGES, "width": 32, "depths": (1, 2, 1)}  # the norms have 32 groups
@@ -141,6 +142,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "detr": DETR,
     "efficientnet": EFFICIENTNET,
     "mlp_mixer": MLP_MIXER,
+    "mvit": MVIT,
     "mvitv2": MVITV2,
     "pvt": PVT,
     "pvtv2": PVTV2,
@@ -154,6 +156,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "vit": VIT,
 }
 """Settings that make a model of a family small."""
+
+HYBRID = {"stem": {"depths": (1,), "width": 32}}  # the stem's norms have 32 groups
 
 FOR_PHOTOGRAPHS: dict[str, dict[str, Any]] = {
     "vit": {"patch_size": 16},
@@ -229,7 +233,13 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
 
 def shrink(name: str) -> ModelConfig:
     """Return the settings of a named model, made small."""
-    return MODELS[name].with_changes(CHANGES[MODELS[name].family])
+    return MODELS[name].with_changes(small_changes(name))
+
+
+def small_changes(name: str) -> dict[str, Any]:
+    """Return the settings that make a named model small."""
+    changes = CHANGES[MODELS[name].family]
+    return {**changes, **HYBRID} if name.startswith("vit_r") else changes
 
 
 def small_configs(kind: type[ModelConfig] = ModelConfig) -> dict[str, Any]:

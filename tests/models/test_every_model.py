@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from making.small_models import CHANGES, build_shaken, shrink, small_configs
+from making.small_models import CHANGES, build_shaken, shrink, small_changes, small_configs
 from vitrail.models import MODELS, build_from_settings, model_settings
 from vitrail.models.checkpoint import load_model, save_model
 from vitrail.models.contract import (
@@ -38,7 +38,7 @@ def test_settings_name_their_family_paper_and_policies(name):
 
 @pytest.mark.parametrize("name", sorted(name for name in MODELS if MODELS[name].family in CHANGES))
 def test_the_stored_settings_are_those_of_the_same_model(name):
-    settings = model_settings(name, **CHANGES[MODELS[name].family])
+    settings = model_settings(name, **small_changes(name))
     assert build_from_settings(settings).config == shrink(name)
 
 

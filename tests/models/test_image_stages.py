@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from making.small_models import BIT, CHANGES, EFFICIENTNET, MVITV2, PVT, PVTV2, RESNET
-from vitrail.models import MODELS, build
+from making.small_models import BIT, EFFICIENTNET, MVIT, MVITV2, PVT, PVTV2, RESNET, small_changes
+from vitrail.models import build
 from vitrail.nn.blocks import DropPath
 
 SMALL_SWIN = {
@@ -57,6 +57,13 @@ EFFICIENTNETS = ("efficientnet_b0", "efficientnet_b0_symmetric")
                 ((16, 24), [(8, 12), (4, 6), (2, 3), (1, 2)]),
                 ((37, 53), [(19, 27), (10, 14), (5, 7), (3, 4)]),
                 ((2, 3), [(1, 2), (1, 1), (1, 1), (1, 1)]),
+            )
+        ),
+        *(
+            ("mvit_b16", {**MVIT, "depths": (1, 1, 2, 1)}, size, grids, [16, 32, 64, 64])
+            for size, grids in (
+                ((250, 331), [(63, 83), (32, 42), (16, 21), (8, 11)]),
+                ((4, 5), [(1, 2), (1, 1), (1, 1), (1, 1)]),
             )
         ),
         *(  # 250 / 4 and 331 / 4 rounded up, then halves rounded up
@@ -112,11 +119,12 @@ def test_later_stages_do_not_overwrite_the_maps_of_earlier_ones(name, changes):
         ("swin_t", {**SMALL_SWIN, "drop_path": 0.3}, [0, 0.1, 0.2, 0.3]),
         ("swinv2_t", {**SMALL_SWIN, "drop_path": 0.3}, [0, 0.1, 0.2, 0.3]),
         ("mvitv2_t", {"drop_path": 0.5}, [0, 0.25, 0.5]),
+        ("mvit_b16", {"drop_path": 0.5}, [0, 0.25, 0.5]),
         ("resnet18", {"depths": (2, 2, 2, 2), "drop_path": 0.7}, [index / 10 for index in range(8)]),
     ],
 )
 def test_drop_path_rises_linearly_over_the_blocks_of_all_stages(name, changes, expected):
-    model = build(name, **{**CHANGES[MODELS[name].family], **changes})
+    model = build(name, **{**small_changes(name), **changes})
     rates = [each.probability for each in model.modules() if isinstance(each, DropPath)]
     per_block = len(rates) // len(expected)  # one for each branch, or one for both
     assert rates == pytest.approx([rate for rate in expected for _ in range(per_block)])

@@ -18,6 +18,13 @@ PARAMETERS = {
     "vit_l16": 304_326_632,
     "vit_l32": 306_535_400,
     "vit_h14": 632_045_800,
+    # timm: vit_tiny_r_s16_p8_224, vit_small_r26_s32_224, vit_base_r50_s16_224, vit_large_r50_s32_224
+    "vit_r_ti16": 6_337_704,
+    "vit_r26_s32": 36_431_912,
+    "vit_r50_b16": 98_659_112,
+    "vit_r50_b32": 110_945_832,
+    "vit_r50_l16": 316_483_624,
+    "vit_r50_l32": 328_994_856,
     # timm: deit_*_patch16_224, deit_*_distilled_patch16_224; Touvron et al. 2021, table 1, say 5M, 22M, 86M
     "deit_ti16": 5_717_416,
     "deit_s16": 22_050_664,
@@ -58,6 +65,10 @@ PARAMETERS = {
     "pvtv2_b3": 45_238_696,
     "pvtv2_b4": 62_556_072,
     "pvtv2_b5": 81_956_008,
+    # torchvision: MViT for videos of one frame; Fan et al. 2021, table 17, say 37.0M, 53.5M, 72.9M
+    "mvit_b16": 36_982_600,
+    "mvit_b24": 53_516_392,
+    "mvit_b24_wide": 72_961_832,
     # timm: mvitv2_*; Li et al. 2022, table 1, say 24M, 35M, 52M, 218M
     "mvitv2_t": 24_173_320,
     "mvitv2_s": 34_870_216,

@@ -33,6 +33,21 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("pvt_t", {"num_heads": (1, 2, 5, 3)}, "num_heads 3 does not divide width 512"),
     ("pvt_t", {"reductions": (8, 4, 2, 2)}, "the last of the reductions is 1, not 2"),
     ("pvt_t", {"depths": (1, 0, 1, 1)}, "greater than zero"),
+    *(
+        ("mvit_b16", changes, words)
+        for changes, words in (
+            ({"num_heads": 5}, "num_heads 5 does not divide width 96"),
+            ({"depths": (1, 0)}, "one block in each"),
+            ({"image_size": (2, 24)}, "holds no patch of 4 pixels"),
+        )
+    ),
+    ("vit_r50_b16", {"stem": {"depths": (3, 0)}}, "at least one block in each stage"),
+    (
+        "vit_r50_b16",
+        {"stem": {"depths": (3, 4), "width": 40}},
+        "32 groups of stem's norms do not divide width 40",
+    ),
+    ("vit_r50_b16", {"patch_size": 24}, "stem has a stride of 16, which does not divide patch_size 24"),
     ("mvitv2_t", {"num_heads": 5}, "num_heads 5 does not divide width 96"),
     ("mvitv2_t", {"depths": ()}, "at least one stage"),
     ("mvitv2_t", {"depths": (1, 0)}, "one block in each"),

@@ -14,6 +14,7 @@ from vitrail.nn.pooling_attention import (
     HeadPool,
     PoolingAttention,
     PoolingBlock,
+    PrefixPoolingAttention,
     relative_steps,
     resize_axis_table,
 )
@@ -198,3 +199,36 @@ def test_resizing_keeps_distance_zero_and_a_straight_line():
 def test_any_two_grids_are_taken(positions):
     query = torch.randn(1, 2, 35, 5)
     assert positions(query, query_grid=(5, 7), key_grid=(2, 9)).shape == (1, 2, 35, 18)
+
+
+@pytest.mark.parametrize("query_stride", [1, 2])
+def test_prefix_tokens_are_normalised_but_not_pooled(query_stride):
+    attention = PrefixPoolingAttention(6, 2, query_stride=query_stride, key_stride=3)
+    for parameter in attention.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    x = torch.randn(3, 2 + 5 * 7, 6)
+    with record_attention(attention, keep_qkv=True) as maps:
+        out, grid = attention(x, grid=(5, 7))
+
+    (recorded,) = maps
+    assert grid == recorded.query_grid == ((3, 4) if query_stride == 2 else (5, 7))
+    assert (recorded.grid, recorded.num_prefix) == ((2, 3), 2)
+    query, key, value = attention.qkv(x).unflatten(-1, (3, 2, 3)).permute(2, 0, 3, 1, 4)  # b h n d
+    steps = recorded.steps
+    assert torch.equal(steps.x, x)
+    for part, pool, found in (
+        (query, attention.query_pool, steps.query),
+        (key, attention.key_pool, steps.key),
+        (value, attention.value_pool, steps.value),
+    ):
+        if pool is None:
+            assert torch.equal(found, part)
+            continue
+        image = part[:, :, 2:].transpose(2, 3).reshape(6, 3, 5, 7)  # each head by itself
+        pooled = F.conv2d(image, pool.weight, stride=pool.stride, padding=1, groups=3)
+        pooled = pooled.flatten(2).transpose(1, 2).unflatten(0, (3, 2))
+        expected = pool.norm(torch.cat((part[:, :, :2], pooled), dim=2))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(recorded.weights, (steps.query @ steps.key.mT / 3**0.5).softmax(-1))
+    expected = attention.projection((recorded.weights @ steps.value).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)

@@ -82,6 +82,8 @@ def _run(model: nn.Module, images: Tensor) -> list[Tensor]:
     [
         ("vit_tiny_patch16_224", (224, 224)),
         ("deit_tiny_distilled_patch16_224", (224, 224)),
+        ("vit_tiny_r_s16_p8_224", (224, 224)),
+        ("vit_small_r26_s32_224", (224, 224)),
         ("mixer_s16_224", (224, 224)),
         ("mixer_b32_224", (224, 224)),
         ("sequencer2d_s", (224, 224)),
@@ -315,6 +317,33 @@ def test_all_gradients_and_statistics_equal_those_of_timm(name, training):
         torch.testing.assert_close(value, wanted[key], msg=key)
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("vit_tiny_r_s16_p8_224", (96, 64)),
+        ("vit_small_r26_s32_224", (96, 64)),
+        ("vit_small_r26_s32_224", (75, 101)),
+        ("vit_base_r50_s16_224", (75, 101)),
+    ],
+)
+def test_logits_and_gradients_of_hybrids_at_another_size_equal_those_of_timm(name, size):
+    changes = {"embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 7}
+    reference = _settle(timm.create_model(name, img_size=size, **changes), "vit").double()
+    ours = {"width": 24, "depth": 2, "num_heads": 3, "num_classes": 7, "image_size": size}
+    model = build_ours("timm", MODELS[NAMES[name]].with_changes(ours), reference).double()
+    assert_reversible("timm", model.config, reference.state_dict())
+    images, target = torch.randn(2, 3, *size).double(), torch.randn(2, 7).double()
+
+    expected, logits = reference(images), model(images)
+    (expected * target).sum().backward()
+    (logits * target).sum().backward()
+
+    assert_same(
+        [logits, model.tokens(images)], [expected, reference.forward_features(images)], tolerance=1e-9
+    )
+    assert_same_gradients("timm", model, reference, rtol=1e-6, atol=1e-6)
+
+
 def test_gradients_of_swin_t_at_the_native_size_equal_those_of_timm():
     reference, model = _published("swin_tiny_patch4_window7_224")
     images = torch.randn(1, 3, 224, 224)
@@ -387,14 +416,15 @@ def test_converting_there_and_back_changes_nothing(name):
     assert_reversible("timm", model.config, reference.state_dict())
 
 
-def test_a_jax_file_of_ours_is_read_by_timm_as_the_same_model(tmp_path):
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_tiny_r_s16_p8_224", "vit_small_r26_s32_224"])
+def test_a_jax_file_of_ours_is_read_by_timm_as_the_same_model(name, tmp_path):
     """timm reads the JAX files too, by code of its own."""
-    model = build("vit_ti16", num_classes=1000).eval()
+    model = build(NAMES[name], num_classes=1000).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.05)
     arrays = export(model.state_dict(), source="jax", config=model.config)
     np.savez(tmp_path / "weights.npz", **{name: tensor.numpy() for name, tensor in arrays.items()})
-    reference = timm.create_model("vit_tiny_patch16_224").eval()
+    reference = timm.create_model(name).eval()
     reference.load_pretrained(str(tmp_path / "weights.npz"))
     images = torch.randn(2, 3, 224, 224)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torchvision
 from torch import nn
 from torchvision.models._utils import IntermediateLayerGetter
 from torchvision.models.swin_transformer import PatchMergingV2, SwinTransformer, SwinTransformerBlockV2
+from torchvision.models.video.mvit import MSBlockConfig, MViT
 from torchvision.ops import FrozenBatchNorm2d
 
 from making.random_weights import randomise
@@ -179,3 +181,99 @@ def test_weights_with_counted_batches_become_a_frozen_backbone():
     reference, _ = _published("resnet18")
     model = build_ours("torchvision", build("resnet18", norm="frozen").config, reference)
     assert torch.equal(model.stem.first.norm.running_var, reference.state_dict()["bn1.running_var"])
+
+
+# The authors' names by those of torchvision's MViT, whose video of one frame is an image.
+MVIT_NAMES = {
+    r"^conv_proj\.": "patch_embed.proj.",
+    r"^head\.1\.": "head.projection.",
+    r"attn\.pool_(.)\.pool\.": r"attn.pool_\1.",
+    r"attn\.pool_(.)\.norm_act\.0\.": r"attn.norm_\1.",
+    r"attn\.project\.0\.": "attn.proj.",
+    r"\.project\.": ".proj.",
+    r"mlp\.0\.": "mlp.fc1.",
+    r"mlp\.3\.": "mlp.fc2.",
+}
+
+
+@pytest.mark.parametrize("depths", [(1, 2, 3), (2, 1, 2)])
+def test_mvit_is_that_of_torchvision_for_videos_of_one_frame(depths):
+    size, width = (48, 80), 24
+    config: Any = MODELS["mvit_b16"].with_changes(
+        {"depths": depths, "width": width, "num_classes": 7, "image_size": size, "drop_path": 0.0}
+    )
+    reference = _mvit_of_torchvision(depths, width, size)
+    model = config.build().eval()
+    table = key_table("slowfast", config)
+    model.load_state_dict(to_ours(table, _names_of_the_authors(reference)))
+
+    images = torch.randn(2, 3, *size, requires_grad=True)
+    frames = images.detach().clone().requires_grad_()
+    expected, logits = reference(frames), model(images)
+    assert_same([logits], [expected])
+    target = torch.randn(2, 7)
+    (expected * target).sum().backward()
+    (logits * target).sum().backward()
+    torch.testing.assert_close(images.grad, frames.grad, rtol=1e-4, atol=1e-4)
+    back = to_theirs(table, model.state_dict())
+    assert all(torch.equal(back[name], each) for name, each in _names_of_the_authors(reference).items())
+
+
+@pytest.mark.parametrize("name", ["mvit_b16", "mvit_b24", "mvit_b24_wide"])
+def test_mvit_of_the_published_sizes_has_the_tensors_of_torchvisions(name):
+    config: Any = MODELS[name]
+    with torch.device("meta"):
+        reference = _mvit_of_torchvision(config.depths, config.width, config.image_size, num_classes=1000)
+        ours = to_ours(key_table("slowfast", config), _names_of_the_authors(reference))
+        expected = config.build().state_dict()
+    assert {key: each.shape for key, each in ours.items()} == {
+        key: each.shape for key, each in expected.items()
+    }
+
+
+def _mvit_of_torchvision(
+    depths: tuple[int, ...], width: int, size: tuple[int, int], num_classes: int = 7
+) -> nn.Module:
+    blocks = []
+    for stage, depth in enumerate(depths):
+        for index in range(depth):
+            dim, is_last = width * 2**stage, index == depth - 1 and stage < len(depths) - 1
+            is_pooled, stride = stage > 0 and index == 0, max(4 // 2**stage, 1)
+            blocks.append(
+                MSBlockConfig(
+                    num_heads=2**stage,
+                    input_channels=dim,
+                    output_channels=2 * dim if is_last else dim,
+                    kernel_q=[1, 3, 3] if is_pooled else [],
+                    kernel_kv=[1, 3, 3],
+                    stride_q=[1, 2, 2] if is_pooled else [],
+                    stride_kv=[1, stride, stride],
+                )
+            )
+    return randomise(
+        MViT(
+            size,
+            1,
+            blocks,
+            residual_pool=False,
+            residual_with_cls_embed=False,
+            rel_pos_embed=False,
+            proj_after_attn=False,
+            num_classes=num_classes,
+            patch_embed_kernel=(1, 7, 7),
+            patch_embed_stride=(1, 4, 4),
+            patch_embed_padding=(0, 3, 3),
+        )
+    )
+
+
+def _names_of_the_authors(reference: nn.Module) -> dict[str, torch.Tensor]:
+    """Return its tensors under the authors' names, who have one table of positions for images."""
+    state = dict(reference.state_dict())
+    positions = [state.pop(f"pos_encoding.{part}_pos") for part in ("class", "spatial", "temporal")]
+    state["pos_embed"] = torch.cat((positions[0][None], positions[1] + positions[2]))[None]
+    state["cls_token"] = state.pop("pos_encoding.class_token")[None, None]
+    state["conv_proj.weight"] = state["conv_proj.weight"][:, :, 0]
+    for pattern, replacement in MVIT_NAMES.items():
+        state = {re.sub(pattern, replacement, name): each for name, each in state.items()}
+    return state

@@ -111,6 +111,7 @@ FAMILIES = {
     "swinv2": "swinv2_t",
     "pvt": "pvt_t",
     "pvtv2": "pvtv2_b0",
+    "mvit": "mvit_b16",
     "mvitv2": "mvitv2_t",
     "sequencer2d": "sequencer2d_s",
     "resnet": "resnet50",

@@ -29,7 +29,7 @@ from vitrail.nn.relative import GridRelativeBias, PairwiseBias
 from vitrail.nn.rotary import GridRotary
 from vitrail.nn.scores import ScoreName
 from vitrail.nn.sinusoidal import SinusoidalGridPositions
-from vitrail.nn.stems import ConvStem, PatchMLP
+from vitrail.nn.stems import NUM_GROUPS, ConvStem, PatchMLP, ResNetStem, resnet_stride
 from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, map_to_tokens, tokens_to_map
 
 if TYPE_CHECKING:
@@ -76,6 +76,35 @@ class ConvStemConfig(Config):
         )
 
 
+class ResNetStemConfig(Config):
+    """Settings of a residual network as stem: a hybrid (Dosovitskiy et al. 2021, section 3.1)."""
+
+    depths: tuple[int, ...]
+    """Number of blocks of each stage; empty for a convolution and max-pooling alone."""
+    width: int = Field(default=64, ge=1)
+    """Channels of the first convolution; stages have 4, 8, 16 and 32 times as many."""
+
+    def check(self, patch_size: int) -> None:
+        """Check depths, width and stride.
+
+        Raises:
+            ValueError: a stage has no block, the norms' groups do not divide the width, or the stages' stride
+                does not divide the patch size.
+        """
+        if min(self.depths, default=1) < 1:
+            raise ValueError(f"stem needs at least one block in each stage, not depths {self.depths}")
+        if self.width % NUM_GROUPS:
+            raise ValueError(f"the {NUM_GROUPS} groups of stem's norms do not divide width {self.width}")
+        if patch_size % resnet_stride(self.depths):
+            raise ValueError(
+                f"stem has a stride of {resnet_stride(self.depths)}, which does not divide "
+                f"patch_size {patch_size}; each stage after the first doubles it"
+            )
+
+    def build(self, num_channels: int, width: int, *, patch_size: int) -> ResNetStem:
+        return ResNetStem(num_channels, width, patch_size=patch_size, depths=self.depths, width=self.width)
+
+
 _AT_32_PIXELS = {"image_size": (32, 32), "patch_size": 4, "mlp_ratio": 2.0, "num_classes": 10}
 _WITHOUT_CLASS_TOKEN = {"class_token": False, "pool": "mean"}
 SMALL_IMAGES: dict[str, dict[str, Any]] = {
@@ -102,8 +131,8 @@ SMALL_IMAGES: dict[str, dict[str, Any]] = {
 class ViTVariations(ImageModelConfig):
     """Settings in which a Vision Transformer may depart from its paper; the defaults do not."""
 
-    stem: Literal["patch", "mlp"] | ConvStemConfig = "patch"
-    """Patch embedding: one linear layer, two with GELU between them, or convolutions."""
+    stem: Literal["patch", "mlp"] | ConvStemConfig | ResNetStemConfig = "patch"
+    """Patch embedding: one linear layer, two with GELU between them, convolutions, or a residual network."""
     stem_norm: bool = False
     """Whether a layer norm follows the stem, before positions are added."""
     mixer: str = "attention"
@@ -161,7 +190,7 @@ def check_variations(config: ViTConfig) -> None:
         raise ValueError("pool 'class' needs class_token true; use pool 'mean'")
     if config.distilled and (config.pool != "class" or config.head_hidden_dim is not None):
         raise ValueError("distilled true needs pool 'class' and head_hidden_dim null")
-    if isinstance(config.stem, ConvStemConfig):
+    if isinstance(config.stem, ConvStemConfig | ResNetStemConfig):
         config.stem.check(config.patch_size)
 
 
@@ -231,7 +260,7 @@ class VariedViT(nn.Module):
 
 def _build_stem(config: ViTConfig) -> nn.Module:
     stem: nn.Module
-    if isinstance(config.stem, ConvStemConfig):
+    if isinstance(config.stem, ConvStemConfig | ResNetStemConfig):
         stem = config.stem.build(config.num_channels, config.width, patch_size=config.patch_size)
     else:
         embed = {"patch": PatchEmbed, "mlp": PatchMLP}[config.stem]

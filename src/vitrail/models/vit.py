@@ -2,7 +2,7 @@
 
 Papers: Dosovitskiy et al. 2021 (ViT), Touvron et al. 2021 (DeiT).
 Input: any height and width. The image is zero-padded to whole patches, and the positions are interpolated to
-its grid. Variations of stem, norm, mixer, positions and pool are in ``models/ablations.py``.
+its grid. Hybrids and variations of stem, norm, mixer, positions and pool are in ``models/ablations.py``.
 """
 
 from __future__ import annotations
@@ -165,6 +165,10 @@ _BASE = ViTConfig(width=768, depth=12, num_heads=12)  # Dosovitskiy et al. 2021,
 _LARGE = ViTConfig(width=1024, depth=24, num_heads=16)  # Dosovitskiy et al. 2021, table 1
 _HUGE = ViTConfig(width=1280, depth=32, num_heads=16, patch_size=14)  # Dosovitskiy et al. 2021, table 1
 _DISTILLED = {"drop_path": 0.1, "distilled": True}
+_R50 = {"depths": (3, 4, 6, 3)}
+_R50_FINE = {
+    "depths": (3, 4, 9)
+}  # Dosovitskiy et al. 2021, section 4.1: the last stage's blocks join the third
 
 VARIANTS: dict[str, ModelConfig] = {
     "vit_ti16": _TINY,
@@ -175,6 +179,13 @@ VARIANTS: dict[str, ModelConfig] = {
     "vit_l16": _LARGE,
     "vit_l32": _LARGE.with_changes({"patch_size": 32}),
     "vit_h14": _HUGE,
+    # Hybrids: Dosovitskiy et al. 2021, table 6; Ti and S, both with patches of 32 pixels: Steiner et al. 2022
+    "vit_r_ti16": _TINY.with_changes({"patch_size": 32, "stem": {"depths": ()}}),
+    "vit_r26_s32": _SMALL.with_changes({"patch_size": 32, "stem": {"depths": (2, 2, 2, 2)}}),
+    "vit_r50_b16": _BASE.with_changes({"stem": _R50_FINE}),
+    "vit_r50_b32": _BASE.with_changes({"patch_size": 32, "stem": _R50}),
+    "vit_r50_l16": _LARGE.with_changes({"stem": _R50_FINE}),
+    "vit_r50_l32": _LARGE.with_changes({"patch_size": 32, "stem": _R50}),
     "deit_ti16": _TINY.with_changes({"drop_path": 0.1}),  # Touvron et al. 2021, table 9
     "deit_s16": _SMALL.with_changes({"drop_path": 0.1}),
     "deit_b16": _BASE.with_changes({"drop_path": 0.1}),

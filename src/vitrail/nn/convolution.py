@@ -109,16 +109,30 @@ class StandardisedConvolution(nn.Module):
 
     The kernel is stored with its input channels last, as channels-last convolutions read it.
 
+    Args:
+        padding: as that of ``NormedConvolution``.
+
     Paper: Qiao et al. 2019 (weight standardisation), equations 3 to 5.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        padding: Padding = "symmetric",
+    ) -> None:
         super().__init__()
-        self.stride, self.padding = stride, kernel_size // 2
+        self.stride, self.pads_by_size = stride, padding == "same" and stride > 1
+        self.padding = 0 if self.pads_by_size else kernel_size // 2
         self.weight = make_kernel(in_channels, out_channels, kernel_size)
 
     def forward(self, x: InputMap) -> FeatureMap:
         weight = F.layer_norm(self.weight, self.weight.shape[1:], eps=KERNEL_EPS)
+        if self.pads_by_size:
+            x = pad_same(x, self.weight.shape[1], self.stride)
         x = widen_to_stride(x, self.stride)
         return F.conv2d(x, weight.permute(0, 3, 1, 2), stride=self.stride, padding=self.padding)
 

@@ -1,6 +1,6 @@
-"""Pooling attention with decomposed relative positions (MViTv2), and the block that it makes coarser.
+"""Pooling attention: with prefix tokens (MViT), and with decomposed relative positions (MViTv2).
 
-Grids of tokens are batch, rows, columns, channels; the block takes and returns channels-last feature maps.
+Grids of MViTv2 are batch, rows, columns, channels; its block takes and returns channels-last feature maps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vitrail.nn.blocks import DropPath
 from vitrail.nn.convolution import widen_to_stride
 from vitrail.nn.linear import Linear
 from vitrail.nn.tap import Tap, TokenGrids
-from vitrail.nn.tokens import FeatureMap, Grid
+from vitrail.nn.tokens import FeatureMap, Grid, Tokens
 
 KERNEL_SIZE = 3  # Li et al. 2022, published code
 NORM_EPS = 1e-6  # Li et al. 2022, published code
@@ -111,6 +111,62 @@ class PoolingAttention(nn.Module):
         return self.projection(out.transpose(1, 2).reshape(out.shape[0], *query_grid, -1))  # b rows columns d
 
 
+class PrefixPoolingAttention(nn.Module):
+    """Attend from pooled queries to pooled keys; prefix tokens are normalised with them, but not pooled.
+
+    Args:
+        query_stride: of queries and result, relative to the tokens' grid; at stride 1 they are not pooled.
+        key_stride: of keys and values, which are always pooled.
+
+    Paper: Fan et al. 2021 (MViT), section 3.1; convolutions that pool: table 15; prefix: published code.
+    """
+
+    attend = staticmethod(attend)
+
+    tap: Tap | None
+
+    def __init__(self, dim: int, num_heads: int, *, query_stride: int, key_stride: int) -> None:
+        super().__init__()
+        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
+        self.num_heads, head_dim = num_heads, dim // num_heads
+        self.qkv = Linear(dim, 3 * dim)
+        self.query_pool = HeadPool(num_heads, head_dim, stride=query_stride) if query_stride > 1 else None
+        self.key_pool = HeadPool(num_heads, head_dim, stride=key_stride)
+        self.value_pool = HeadPool(num_heads, head_dim, stride=key_stride)
+        self.projection = Linear(dim, dim)
+        self.tap = None
+
+    def forward(self, x: Tokens, *, grid: Grid) -> tuple[Float[Tensor, "batch fewer dim"], Grid]:
+        """Return new tokens and the grid of the queries; ``grid`` is that of the tokens after the prefix."""
+        query, key, value = self.qkv(x).chunk(3, dim=-1)
+        query, query_grid = self._pool(query, self.query_pool, grid)
+        key, key_grid = self._pool(key, self.key_pool, grid)
+        value, _ = self._pool(value, self.value_pool, grid)
+        grids = TokenGrids(queries=query_grid, keys=key_grid)
+        out = attend_by(query, key, value, tap=self.tap, grids=grids, attend=self.attend)
+        return self.projection(out.transpose(1, 2).flatten(2)), query_grid
+
+    def _pool(self, x: Tokens, pool: HeadPool | None, grid: Grid) -> tuple[Tensor, Grid]:
+        """Return the tokens by head (batch heads tokens head_dim) and their grid."""
+        if pool is None:
+            return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2), grid
+        num_prefix = x.shape[1] - grid[0] * grid[1]
+        patches = pool(x[:, num_prefix:].unflatten(1, grid))  # b rows columns h d
+        prefix = pool.norm(x[:, :num_prefix].unflatten(-1, (self.num_heads, -1))).to(x.dtype)  # b prefix h d
+        tokens = torch.cat((prefix, patches.flatten(1, 2)), dim=1)  # b n h d
+        return tokens.transpose(1, 2), (patches.shape[1], patches.shape[2])
+
+
+def pool_skip(x: FeatureMap, stride: int) -> Float[Tensor, "batch dim new_rows new_columns"]:
+    """Max-pool what skips attention to the grid of its queries.
+
+    Paper: Fan et al. 2021 (MViT), section 3.2, figure 3; the kernel is that of the published code.
+    """
+    if stride == 1:
+        return x
+    return F.max_pool2d(x, stride + 1, stride=stride, padding=(stride + 1) // 2)
+
+
 class PoolingBlock(nn.Module):
     """``x = skip(x) + attention(norm(x))``, then ``x = skip(x) + mlp(norm(x))``; either may widen the tokens.
 
@@ -149,18 +205,12 @@ class PoolingBlock(nn.Module):
         x = x.movedim(1, -1)  # b rows columns d
         normed = self.mixer_norm(x)
         skip = x if self.mixer_skip is None else self.mixer_skip(normed)
-        x = self._pool(skip) + self.drop_path(self.mixer(normed))
+        pooled = pool_skip(skip.movedim(-1, 1), self.stride).movedim(1, -1)
+        x = pooled + self.drop_path(self.mixer(normed))
         normed = self.mlp_norm(x)
         skip = x if self.mlp_skip is None else self.mlp_skip(normed)
         x = skip + self.drop_path(self.mlp(normed))
         return x.movedim(-1, 1)  # b d rows columns
-
-    def _pool(self, skip: Tensor) -> Tensor:
-        if self.stride == 1:
-            return skip
-        kernel = self.stride + 1  # Li et al. 2022, published code
-        pooled = F.max_pool2d(skip.movedim(-1, 1), kernel, stride=self.stride, padding=kernel // 2)
-        return pooled.movedim(1, -1)
 
 
 def relative_steps(

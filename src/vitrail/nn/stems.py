@@ -1,4 +1,4 @@
-"""Stems of a Vision Transformer other than one linear layer: two layers, or convolutions."""
+"""Stems of a Vision Transformer other than one linear layer: two layers, convolutions, residual networks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from vitrail.nn.convolution import ChannelLayerNorm
+from vitrail.nn.convolution import ChannelLayerNorm, StandardisedConvolution, pad_same
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import PatchEmbed, pad_to_multiple
-from vitrail.nn.tokens import FeatureMap, Images
+from vitrail.nn.tokens import FeatureMap, Images, InputMap
+
+NUM_GROUPS = 32  # Wu and He 2018, section 4.1
 
 
 class PatchMLP(nn.Module):
@@ -96,6 +99,85 @@ class ConvStem(nn.Module):
     def forward(self, images: Images) -> FeatureMap:
         images = pad_to_multiple(images, (self.patch_size, self.patch_size))
         return self.projection(self.layers(images.contiguous(memory_format=torch.channels_last)))
+
+
+class StandardisedBottleneck(nn.Module):
+    """``relu(shortcut + norm(conv(act(conv(act(conv(x)))))))`` of 1x1, 3x3, 1x1 convolutions.
+
+    ``act`` is a group norm and ReLU; kernels are standardised, as in Big Transfer.
+
+    Args:
+        stride: of the 3x3 convolution and the shortcut.
+        projects: whether the shortcut is a 1x1 convolution with a norm instead of ``x`` itself.
+
+    Paper: He et al. 2016, figure 5; Dosovitskiy et al. 2021, section 4.1 (norms); the stride: published code.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, stride: int, projects: bool) -> None:
+        super().__init__()
+        hidden = out_channels // 4
+        self.branch = nn.Sequential(
+            StandardisedConvolution(in_channels, hidden, 1),
+            nn.GroupNorm(NUM_GROUPS, hidden),
+            nn.ReLU(),
+            StandardisedConvolution(hidden, hidden, 3, stride=stride, padding="same"),
+            nn.GroupNorm(NUM_GROUPS, hidden),
+            nn.ReLU(),
+            StandardisedConvolution(hidden, out_channels, 1),
+            nn.GroupNorm(NUM_GROUPS, out_channels),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if projects:
+            self.shortcut = nn.Sequential(
+                StandardisedConvolution(in_channels, out_channels, 1, stride=stride, padding="same"),
+                nn.GroupNorm(NUM_GROUPS, out_channels),
+            )
+
+    def forward(self, x: InputMap) -> FeatureMap:
+        return F.relu(self.branch(x) + self.shortcut(x))
+
+
+class ResNetStem(nn.Module):
+    """Hybrid: the first stages of a residual network, whose feature map is cut into patches.
+
+    Args:
+        patch_size: a multiple of the network's stride (``resnet_stride``); the projection has the rest.
+        depths: number of blocks of each stage; without any, a convolution and max-pooling remain.
+        width: channels of the first convolution; stages have 4, 8, 16 and 32 times as many.
+
+    Paper: Dosovitskiy et al. 2021, section 3.1, "hybrid architecture", and section 4.1.
+    """
+
+    def __init__(
+        self, in_channels: int, dim: int, *, patch_size: int, depths: Sequence[int], width: int
+    ) -> None:
+        super().__init__()
+        rest, remainder = divmod(patch_size, resnet_stride(depths))
+        assert not remainder, f"stages {depths} do not make patches of {patch_size}"
+        self.first = StandardisedConvolution(in_channels, width, 7, stride=2, padding="same")
+        self.norm = nn.GroupNorm(NUM_GROUPS, width)
+        self.stages, before = nn.ModuleList(), width
+        for stage, depth in enumerate(depths):
+            after, blocks = 4 * width * 2**stage, []
+            for index in range(depth):
+                stride = 2 if stage and index == 0 else 1
+                blocks.append(StandardisedBottleneck(before, after, stride=stride, projects=index == 0))
+                before = after
+            self.stages.append(nn.Sequential(*blocks))
+        self.projection = PatchEmbed(before, dim, patch_size=rest)
+
+    def forward(self, images: Images) -> FeatureMap:
+        x = self.first(images.contiguous(memory_format=torch.channels_last))
+        x = F.relu(self.norm(x))
+        x = F.max_pool2d(pad_same(x, 3, 2), kernel_size=3, stride=2)  # zeros are no maxima after ReLU
+        for stage in self.stages:
+            x = stage(x)
+        return self.projection(x)
+
+
+def resnet_stride(depths: Sequence[int]) -> int:
+    """Return the stride of a ``ResNetStem`` before its projection; each stage after the first doubles it."""
+    return 4 * 2 ** max(len(depths) - 1, 0)
 
 
 def _convolution(before: int, after: int, *, stride: int = 1) -> nn.Conv2d:

@@ -79,7 +79,7 @@ def test_accelerating_twice_changes_nothing() -> None:
     assert [type(each) for each in accelerate(model).modules()] == kinds
 
 
-@pytest.mark.parametrize("name", ["vit_ti16", "swin_t", "swinv2_t", "pvtv2_b0", "mvitv2_t"])
+@pytest.mark.parametrize("name", ["vit_ti16", "swin_t", "swinv2_t", "pvtv2_b0", "mvit_b16", "mvitv2_t"])
 def test_attention_of_accelerated_models_is_recorded_alike(name: str) -> None:
     plain, images = shrink(name).build().eval(), torch.randn(2, 3, 16, 24)
     recorded = []

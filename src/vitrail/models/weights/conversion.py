@@ -25,6 +25,7 @@ SOURCES = {
         torchvision.SOURCE,
         authors.JAX,
         authors.DETR,
+        authors.SLOWFAST,
         authors.OPENAI,
         authors.OPEN_CLIP,
     )
@@ -40,7 +41,8 @@ def convert(state_dict: Mapping[str, Tensor], *, source: str, model: str, **chan
     Args:
         state_dict: as the other library's model returns it.
         source: ``timm``, ``hf`` (transformers), ``torchvision``, ``jax`` (the authors' ``.npz`` files),
-            ``detr`` (the authors' ``.pth`` files), ``openai`` (CLIP's) or ``open_clip``.
+            ``detr`` (the authors' ``.pth`` files), ``slowfast`` (MViT's), ``openai`` (CLIP's) or
+            ``open_clip``.
         model: the name of our model.
         changes: settings that differ from the named model's.
 

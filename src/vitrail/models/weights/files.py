@@ -20,9 +20,15 @@ from torch import Tensor
 from vitrail.core.errors import CheckpointError
 from vitrail.core.hub import without_waiting
 
-PICKLES = (".pth", ".pt", ".bin")
+PICKLES = (".pth", ".pyth", ".pt", ".bin")
 SUFFIXES = (".safetensors", *PICKLES, ".npz")
-WRAPPERS = ("model_ema", "state_dict_ema", "model", "state_dict")  # keys of weights in training checkpoints
+WRAPPERS = (
+    "model_ema",
+    "state_dict_ema",
+    "model",
+    "model_state",
+    "state_dict",
+)  # keys of weights in training checkpoints
 PYTORCH_SERVER = "https://download.pytorch.org/models/"
 NOT_FOUND = 404
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")

@@ -1,4 +1,4 @@
-"""Key tables of the authors' own files: ViT (JAX), DETR, and OpenAI's CLIP, whose names open_clip shares."""
+"""Key tables of authors' files: ViT (JAX), MViT, DETR, and OpenAI's CLIP, whose names open_clip shares."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import torch
 
+from vitrail.models.ablations import ResNetStemConfig
 from vitrail.models.clip import CLIPConfig
 from vitrail.models.detr import DETRConfig
+from vitrail.models.mvit import MViTConfig
 from vitrail.models.vit import ViTConfig
 from vitrail.models.weights.layouts.hf import refuse_other_towers
-from vitrail.models.weights.layouts.timm import resnet_backbone
+from vitrail.models.weights.layouts.timm import NORMS_AND_MLP, resnet_backbone
 from vitrail.models.weights.table import (
     Entry,
     Source,
@@ -26,15 +28,18 @@ from vitrail.models.weights.table import (
 
 
 def _jax_vit(config: ViTConfig) -> Iterator[Entry]:
-    """Map every tensor of a plain Vision Transformer."""
-    heads, width = config.num_heads, config.width
+    """Map every tensor of a plain Vision Transformer or a hybrid."""
+    heads, width, stem = config.num_heads, config.width, "stem"
+    if isinstance(config.stem, ResNetStemConfig):
+        yield from _jax_resnet(config.stem)
+        stem = "stem.projection"
     yield changed(
-        "stem.weight",
+        f"{stem}.weight",
         "embedding/kernel",
         lambda tensor: tensor.permute(3, 2, 0, 1),
         lambda tensor: tensor.permute(2, 3, 1, 0),
     )
-    yield same("stem.bias", "embedding/bias")
+    yield same(f"{stem}.bias", "embedding/bias")
     yield batched("prefix", "cls")
     yield batched("positions.table", "Transformer/posembed_input/pos_embedding")
     for index in range(config.depth):
@@ -54,6 +59,30 @@ def _jax_vit(config: ViTConfig) -> Iterator[Entry]:
         yield from _jax_dense(f"{ours}.mlp.contract", f"{theirs}/MlpBlock_3/Dense_1")
     yield from _jax_norm("norm", "Transformer/encoder_norm")
     yield from _jax_dense("head", "head")
+
+
+def _jax_resnet(stem: ResNetStemConfig) -> Iterator[Entry]:
+    yield from _jax_convolution("stem.first", "stem.norm", "", "_root")
+    for stage, depth in enumerate(stem.depths):
+        for index in range(depth):
+            ours, theirs = f"stem.stages.{stage}.{index}", f"block{stage + 1}/unit{index + 1}/"
+            for part in range(3):
+                names = f"{ours}.branch.{3 * part}", f"{ours}.branch.{3 * part + 1}"
+                yield from _jax_convolution(*names, theirs, str(part + 1))
+            if index == 0:
+                yield from _jax_convolution(f"{ours}.shortcut.0", f"{ours}.shortcut.1", theirs, "_proj")
+
+
+def _jax_convolution(convolution: str, norm: str, theirs: str, name: str) -> Iterator[Entry]:
+    """Map a convolution and its group norm, whose published vectors may have four axes."""
+    yield changed(
+        f"{convolution}.weight",
+        f"{theirs}conv{name}/kernel",
+        lambda tensor: tensor.permute(3, 0, 1, 2),
+        lambda tensor: tensor.permute(1, 2, 3, 0),
+    )
+    for ours, part in (("weight", "scale"), ("bias", "bias")):
+        yield changed(f"{norm}.{ours}", f"{theirs}gn{name}/{part}", torch.flatten, lambda tensor: tensor)
 
 
 def _jax_norm(ours: str, theirs: str) -> Iterator[Entry]:
@@ -80,6 +109,29 @@ def _jax_heads(ours: str, theirs: str, heads: int) -> Iterator[Entry]:
         lambda tensors: [torch.cat([bias.flatten() for bias in tensors])],
         lambda tensors: [part.unflatten(0, (heads, -1)) for part in tensors[0].chunk(3)],
     )
+
+
+def _mvit(config: MViTConfig) -> Iterator[Entry]:
+    yield from layer("stem.projection", "patch_embed.proj")
+    yield batched("prefix", "cls_token")
+    yield batched("positions.table", "pos_embed")
+    for stage, depth in enumerate(config.depths):
+        for index in range(depth):
+            ours, theirs = f"stages.{stage}.{index}", f"blocks.{sum(config.depths[:stage]) + index}"
+            yield from layers(ours, theirs, NORMS_AND_MLP)
+            yield from layers(f"{ours}.mixer", f"{theirs}.attn", {"qkv": "qkv", "projection": "proj"})
+            for part in ("query", "key", "value") if stage and index == 0 else ("key", "value"):
+                yield changed(  # their convolutions have an axis of time
+                    f"{ours}.mixer.{part}_pool.weight",
+                    f"{theirs}.attn.pool_{part[0]}.weight",
+                    lambda tensor: tensor.squeeze(2),
+                    lambda tensor: tensor[:, :, None],
+                )
+                yield from layer(f"{ours}.mixer.{part}_pool.norm", f"{theirs}.attn.norm_{part[0]}")
+            if index == depth - 1 and stage < len(config.depths) - 1:
+                yield from layer(f"{ours}.mlp_skip", f"{theirs}.proj")
+    yield from layer("norm", "norm")
+    yield from layer("head", "head.projection")
 
 
 def _detr(config: DETRConfig) -> Iterator[Entry]:
@@ -161,6 +213,12 @@ JAX = Source(
         "L_16": "vit_l16",
         **{f"ViT-{size}_{patch}": f"vit_{size.lower()}{patch}" for size in "BL" for patch in (16, 32)},
         "ViT-H_14": "vit_h14",
+        "R_Ti_16": "vit_r_ti16",
+        "R26_S_32": "vit_r26_s32",
+        "R50_L_32": "vit_r50_l32",
+        **{
+            f"R50+ViT-{size}_{patch}": f"vit_r50_{size.lower()}{patch}" for size in "BL" for patch in (16, 32)
+        },
     },
 )
 DETR = Source(
@@ -174,6 +232,7 @@ DETR = Source(
     },
     ignored={"detr": ("num_batches_tracked",)},
 )
+SLOWFAST = Source("slowfast", {"mvit": _mvit}, {"MVIT_B_16_CONV": "mvit_b16"})
 OPENAI = Source(
     "openai",
     {"clip": _clip},

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from vitrail.models.ablations import ResNetStemConfig
 from vitrail.models.bit import BiTConfig
 from vitrail.models.efficientnet import EfficientNetConfig
 from vitrail.models.mlp_mixer import MLPMixerConfig
@@ -40,8 +41,11 @@ NORMS_AND_CHANNEL_MLP = {**NORMS, "mlp.expand": "mlp_channels.fc1", "mlp.contrac
 
 
 def _vit(config: ViTConfig) -> Iterator[Entry]:
-    """Map every tensor of a plain or distilled model with the published stem and heads."""
-    yield from layer("stem", "patch_embed.proj")
+    """Map every tensor of a plain, hybrid or distilled model with the published stem and heads."""
+    if isinstance(config.stem, ResNetStemConfig):
+        yield from _resnet_stem(config.stem)
+    else:
+        yield from layer("stem", "patch_embed.proj")
     prefix = ("cls_token", "dist_token")[: config.num_prefix]
     if prefix:
         yield rows("prefix", prefix, to_theirs=(1, 1, config.width))
@@ -60,6 +64,21 @@ def _vit(config: ViTConfig) -> Iterator[Entry]:
         yield from layer("head.teacher", "head_dist")
     else:
         yield from layer("head", "head")
+
+
+def _resnet_stem(stem: ResNetStemConfig) -> Iterator[Entry]:
+    backbone = "patch_embed.backbone"
+    first = f"{backbone}.stem" if stem.depths else backbone
+    yield kernel("stem.first", f"{first}.conv")
+    yield from layer("stem.norm", f"{first}.norm")
+    for ours, theirs in blocks(stem.depths, "stem.stages.{}.{}", f"{backbone}.{BLOCK}"):
+        for part in range(3):
+            yield kernel(f"{ours}.branch.{3 * part}", f"{theirs}.conv{part + 1}")
+            yield from layer(f"{ours}.branch.{3 * part + 1}", f"{theirs}.norm{part + 1}")
+        if ours.endswith(".0"):
+            yield kernel(f"{ours}.shortcut.0", f"{theirs}.downsample.conv")
+            yield from layer(f"{ours}.shortcut.1", f"{theirs}.downsample.norm")
+    yield from layer("stem.projection", "patch_embed.proj")
 
 
 def _mlp_mixer(config: MLPMixerConfig) -> Iterator[Entry]:
@@ -270,6 +289,10 @@ _NAMES = {
         f"deit_{size}_distilled_patch16_224": f"deit_{_VIT_SIZES[size]}16_distilled"
         for size in ("tiny", "small", "base")
     },
+    **{f"vit_tiny_r_s16_p8_{pixels}": "vit_r_ti16" for pixels in (224, 384)},
+    **{f"vit_small_r26_s32_{pixels}": "vit_r26_s32" for pixels in (224, 384)},
+    **{f"vit_base_r50_s16_{pixels}": "vit_r50_b16" for pixels in (224, 384)},
+    **{f"vit_large_r50_s32_{pixels}": "vit_r50_l32" for pixels in (224, 384)},
     "deit_base_patch16_384": "deit_b16",
     "deit_base_distilled_patch16_384": "deit_b16_distilled",
     **{f"mixer_{size}{patch}_224": f"mixer_{size}{patch}" for size in "sbl" for patch in (16, 32)},
