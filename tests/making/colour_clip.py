@@ -44,12 +44,10 @@ class ColourCLIP(nn.Module):
             for piece in subwords.encode([colour])[0]:
                 table[piece, place] += 1
         self.table = nn.Parameter(table)
-        self.logit_scale = torch.tensor(20.0).log()
+        self.scale = torch.tensor(20.0)
 
     def forward(self, images: Tensor, tokens: Tensor, lengths: Tensor) -> ImageTextOutput:
-        return ImageTextOutput(
-            self.embed_images(images), self.embed_texts(tokens, lengths), self.logit_scale.exp()
-        )
+        return ImageTextOutput(self.embed_images(images), self.embed_texts(tokens, lengths), self.scale)
 
     def embed_images(self, images: Tensor) -> Tensor:
         return F.normalize(images.mean(dim=(2, 3)) + 1, dim=-1)  # normalised pixels are -1 to 1

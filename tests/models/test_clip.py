@@ -108,6 +108,16 @@ def test_the_scale_starts_at_the_temperature_and_is_kept_below_its_bound() -> No
     assert model.logit_scale.item() == pytest.approx(math.log(3))
 
 
+def test_a_scale_beyond_its_bound_is_clamped_in_evaluation_as_well() -> None:
+    model = build("clip_b32", **SMALL, max_scale=3.0).eval()
+    with torch.no_grad():
+        model.logit_scale.fill_(9.0)  # as a last step of training may leave it
+
+    assert model(torch.randn(2, 3, 24, 32), TOKENS, LENGTHS).scale.item() == pytest.approx(3.0)
+    assert model.scale.item() == pytest.approx(3.0)
+    assert model.logit_scale.item() == 9.0
+
+
 def test_every_parameter_is_learned(model: CLIP) -> None:
     output = model.train()(torch.randn(3, 3, 24, 32), TOKENS, LENGTHS)
     logits = output.scale * output.images @ output.texts.T

@@ -216,7 +216,7 @@ class CLIPConfig(ImageTextModelConfig):
     """Initial temperature, which cosines are divided by; learned as the logarithm of its inverse (section
     2.5)."""
     max_scale: float = Field(default=100.0, gt=0)
-    """Upper limit of the logit scale in training (section 2.5)."""
+    """Upper limit of the logit scale (section 2.5), in training and in evaluation."""
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
@@ -287,9 +287,12 @@ class CLIP(nn.Module):
         if self.training:
             with torch.no_grad():  # "clipped to prevent scaling the logits by more than 100", section 2.5
                 self.logit_scale.clamp_(max=math.log(self.config.max_scale))
-        return ImageTextOutput(
-            self.embed_images(images), self.embed_texts(tokens, lengths), self.logit_scale.exp()
-        )
+        return ImageTextOutput(self.embed_images(images), self.embed_texts(tokens, lengths), self.scale)
+
+    @property
+    def scale(self) -> Float[Tensor, ""]:
+        """Factor from cosines to logits, never above ``max_scale``: a last training step may exceed it."""
+        return self.logit_scale.clamp(max=math.log(self.config.max_scale)).exp()
 
     def embed_images(self, images: Images) -> Float[Tensor, "images dim"]:
         """Return L2-normalised image embeddings in float32."""

@@ -462,8 +462,11 @@ class ImageTextModel(Protocol):
     """What tasks, classification and interpretation may use of an image-text model."""
 
     config: ImageTextModelConfig
-    logit_scale: Tensor
-    """Logarithm of the factor from cosines to logits, as in CLIP's published code."""
+
+    @property
+    def scale(self) -> Float[Tensor, ""]:
+        """Factor from cosines to logits."""
+        ...
 
     def __call__(
         self,

@@ -94,7 +94,7 @@ class ImageTextEncoder:
     @property
     def scale(self) -> float:
         """The logit scale of the cosines."""
-        return float(self.model.logit_scale.detach().exp())
+        return float(self.model.scale.detach())
 
     def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "texts dim"]:
         """Return normalised float32 embeddings on the CPU.

@@ -151,7 +151,7 @@ class NamedClasses(nn.Module):
         """Return scaled cosines of images and classes, in float32 even under autocast."""
         embeddings = self.model.embed_images(images)
         with torch.autocast(images.device.type, enabled=False):
-            return self.model.logit_scale.exp() * embeddings.float() @ self.class_embeddings.T
+            return self.model.scale * embeddings.float() @ self.class_embeddings.T
 
 
 def classes_to_score(source: str) -> Task | None:
