@@ -29,6 +29,7 @@ from vitrail.models.cost import (
     feature_shapes,
 )
 from vitrail.models.weights.conversion import SOURCES
+from vitrail.models.weights.marian import REPOSITORIES, VARIANT
 from vitrail.nn.tokens import Grid
 
 
@@ -233,6 +234,8 @@ def published_weights(name: str) -> dict[str, tuple[str, ...]]:
         source: tuple(sorted(theirs for theirs, ours in SOURCES[source].names.items() if ours == name))
         for source in SOURCES
     }
+    if name == VARIANT:  # Marian models have their own sizes, so no architecture stands in a key table
+        found["hf"] = (*found["hf"], REPOSITORIES)
     return {source: names for source, names in found.items() if names}
 
 

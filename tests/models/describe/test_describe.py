@@ -109,6 +109,12 @@ def test_weights_are_those_of_the_key_tables():
     assert published_weights("vit_nano") == {}
 
 
+def test_the_card_of_a_transformer_names_the_marian_models_that_become_one():
+    assert published_weights("transformer_base") == {"hf": ("Helsinki-NLP/opus-mt-SOURCE-TARGET",)}
+    assert describe("transformer_base", size=7).weights == published_weights("transformer_base")
+    assert published_weights("rnn") == {}
+
+
 def test_every_model_is_listed_once_with_its_count():
     listed = list(list_cards())
     assert sorted(card["name"] for card in listed) == list_models()

@@ -41,6 +41,9 @@ from vitrail.models.weights.preparation import assemble, faults_of, faults_of_si
 from vitrail.nn.sinusoidal import sinusoidal_positions_in_halves
 
 MODEL_TYPE = "marian"
+REPOSITORIES = (
+    "Helsinki-NLP/opus-mt-SOURCE-TARGET"  # Tiedemann and Thottingal 2020; more than a thousand pairs
+)
 VARIANT = "transformer_base"  # whose settings are all replaced
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 POSITION_TOLERANCE = 1e-2  # of sines up to one, which may be stored in half precision
