@@ -15,6 +15,7 @@ from vitrail.interpret.learned import (
     find_positions,
     position_similarity,
     principal_filters,
+    saw_grey,
     why_no_positions,
 )
 from vitrail.models import build
@@ -50,6 +51,22 @@ def test_components_agree_with_the_singular_vectors_of_numpy_up_to_sign() -> Non
     of_rank_two = (torch.randn(11, 2) @ torch.randn(2, 27)).reshape(11, 3, 3, 3)
     assert len(principal_filters(of_rank_two).components) == 2
     assert len(principal_filters(torch.ones(5, 3, 2, 2)).components) == 0
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "is_grey"),
+    [
+        ([0.13, 0.13, 0.13], [0.31, 0.31, 0.31], True),  # of MNIST
+        ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225], False),  # of ImageNet
+        ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5], False),  # a convention, of ViT
+        ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0], False),  # a convention
+        ([0.4, 0.4, 0.4], [0.2, 0.2, 0.21], False),
+    ],
+)
+def test_grey_images_are_told_by_their_statistics(mean: list[float], std: list[float], is_grey: bool) -> None:
+    assert saw_grey({"mean": mean, "std": std}) == is_grey
+    assert saw_grey({"images": {"mean": mean, "std": std}}) == is_grey
+    assert not saw_grey({"languages": ["en", "de"]})
 
 
 def test_similarity_is_the_cosine_of_embeddings() -> None:

@@ -118,6 +118,17 @@ def test_a_name_that_cannot_be_written_is_refused(found: Learned, tmp_path: Path
         write_learned(tmp_path / "taken", found, title="About")
 
 
+def test_summed_filters_are_drawn_grey_and_said_to_be(found: Learned) -> None:
+    weights = torch.randn(9, 1, 2, 2)
+    grey = replace(found, filters=Filters("stem", weights, True, are_summed=True))
+
+    (group,) = (each for each in list_panels(grey) if each.key == "filters")
+
+    assert "channels of a filter are added up" in group.note
+    pixels = as_colours(weights.numpy())
+    assert (pixels[..., :1] == pixels[..., :3]).all()
+
+
 def test_the_zero_of_a_filter_is_grey_and_its_largest_value_is_black_or_white() -> None:
     kernels = np.zeros((2, 3, 1, 2))
     kernels[0, :, 0, 0], kernels[1, :, 0, 1] = 5.0, -0.1

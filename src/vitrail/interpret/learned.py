@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -79,6 +80,8 @@ class Filters(NamedTuple):
     """For normalised pixels."""
     is_patch_embedding: bool
     """Whether they embed non-overlapping patches; otherwise they are a convolution."""
+    are_summed: bool = False
+    """Whether the channels are added up, as of a model that saw grey images."""
 
 
 class PositionTable(NamedTuple):
@@ -122,6 +125,16 @@ def find_filters(model: nn.Module, *, num_channels: int = 3) -> Filters | None:
                 reads_patches = isinstance(module, PatchEmbed) and module.patch_size > 1
             return Filters(name, weights.detach().float(), reads_patches)
     return None
+
+
+def saw_grey(preprocessing: Mapping[str, Any]) -> bool:
+    """Return whether a model was trained on grey images, by the statistics of its training images.
+
+    Pixels in 0..1 deviate by less than 0.5: larger deviations are conventions of published models.
+    """
+    images = preprocessing.get("images", preprocessing)
+    mean, std = images.get("mean", ()), images.get("std", ())
+    return len(set(mean)) == len(set(std)) == 1 and max(std) < 0.5
 
 
 def find_positions(model: nn.Module) -> list[PositionTable]:

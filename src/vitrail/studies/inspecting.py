@@ -20,6 +20,7 @@ from vitrail.interpret.learned import (
     find_biases,
     find_filters,
     find_positions,
+    saw_grey,
     why_no_positions,
 )
 from vitrail.models.checkpoint import LoadedModel
@@ -98,6 +99,9 @@ def inspect_learned(
     filters = find_filters(model, num_channels=channels)
     if filters is None:
         left_out["Filters"] = "no layer of this model reads pixels"
+    elif saw_grey(loaded.preprocessing):
+        # Equal channels share one learned sum; what they differ in is left of the initial weights.
+        filters = filters._replace(weights=filters.weights.sum(dim=1, keepdim=True), are_summed=True)
     positions = tuple(find_positions(model))
     if not positions:
         left_out["Position embeddings"] = f"this model has no learned ones: {why_no_positions(model)}"

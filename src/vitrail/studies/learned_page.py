@@ -248,6 +248,8 @@ def _filters_group(filters: Filters) -> Group:
         what = f"{shown} {total} filters of the first convolution, {height} x {width} pixels"
     rows = -(-len(kernels) // columns)
     colours = "" if channels == 3 else f" Its {channels} channels are averaged." * (channels > 1)
+    if filters.are_summed:
+        colours = " The training images are grey, so the channels of a filter are added up."
     note = f"{what} ({filters.layer}). Grey is zero; each is scaled to its own largest value.{colours}"
     factor = max(1, TILE_PX // max(height, width))
     values = kernels.double().numpy().repeat(factor, axis=2).repeat(factor, axis=3)
