@@ -12,8 +12,10 @@ from PIL import Image
 from vitrail.interpret.draw import (
     COLOURS,
     DIMMED,
+    SCALE_PX,
     DrawnBox,
     box_text,
+    colour_bar,
     colour_of,
     contact_sheet,
     draw_boxes,
@@ -21,6 +23,7 @@ from vitrail.interpret.draw import (
     heat_map,
     hex_colour,
     overlay,
+    shared_limits,
     side_by_side,
     text_colour_on,
     to_picture,
@@ -199,3 +202,39 @@ def test_texts_are_of_letters_that_the_font_has() -> None:
     assert box_text("red cell", 0, 0.987) == "red cell 0.99"
     assert box_text("caf\u00e9\n", 1) == "cafe"
     assert box_text("\u732b", 7, 0.5) == "[7] 0.50"
+
+
+def test_maps_with_shared_limits_are_as_bright_as_their_values() -> None:
+    peaked, even = torch.zeros(2, 3), torch.full((2, 3), 0.25)
+    peaked[0, 0] = 1.0
+
+    limits = shared_limits([peaked, even])
+
+    assert limits == (0.0, 1.0)
+    assert shared_limits([even - 1]) == (-0.75, -0.75)
+    tiles = [brightness(heat_map(each, (3, 2), is_smooth=False, limits=limits)) for each in (peaked, even)]
+    ramp = brightness(heat_map(torch.linspace(0, 1, 5)[None], (5, 1), is_smooth=False))[0]
+    assert tiles[0][0, 0] == ramp[4]
+    assert set(tiles[1].flatten()) == {ramp[1]}, "an even map is drawn as if it had decided"
+    picture = Image.new("RGB", (3, 2), (90, 90, 90))
+    drawn = brightness(overlay(picture, even, limits=limits))
+    assert drawn.std() == 0
+    assert drawn.mean() > brightness(overlay(picture, even)).mean()
+
+
+def test_the_tiles_of_a_row_share_their_colours_and_a_bar_shows_which() -> None:
+    weak, strong = torch.zeros(1, 2, 2), torch.zeros(1, 2, 2)
+    weak[0, 0, 0], strong[0, 0, 0] = 0.25, 1.0
+    bar = colour_bar((0.0, 1.0))
+
+    sheet = contact_sheet([torch.cat([weak, strong])], ["layer 1"], tile=40)
+    alone = contact_sheet([torch.cat([weak, weak])], ["layer 1"], tile=40)
+
+    def peaks(picture: Image.Image) -> list[float]:
+        tiles = np.asarray(picture.convert("L"), dtype=float)[16:56, -(2 * 43 + SCALE_PX) : -SCALE_PX]
+        return [tiles[5, 5], tiles[5, 48]]
+
+    assert peaks(sheet)[0] < 0.6 * peaks(sheet)[1]
+    assert peaks(alone) == [peaks(sheet)[1]] * 2
+    assert np.array_equal(np.asarray(sheet)[28:44, -SCALE_PX:], np.asarray(bar))
+    assert not np.array_equal(np.asarray(bar), np.asarray(colour_bar((0.0, 0.25))))

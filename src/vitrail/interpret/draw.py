@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,10 @@ COLOUR_MAP = "inferno"  # perceptually uniform, colour-blind safe, dark at zero
 LABEL_HEIGHT_PX = 16
 GAP_PX = 3
 DIMMED = 0.65  # brightness of a picture under a heat map, so that heat is visible on white
+SCALE_PX = 120  # width of a colour bar with its numbers
+
+Limits = tuple[float, float]
+"""The values of the darkest and the brightest colour."""
 
 
 def to_picture(image: UInt8[Tensor, "3 height width"]) -> Image.Image:
@@ -25,25 +29,34 @@ def to_picture(image: UInt8[Tensor, "3 height width"]) -> Image.Image:
 
 
 def heat_map(
-    relevance: Float[Tensor, "rows columns"], size: tuple[int, int], *, is_smooth: bool = True
+    relevance: Float[Tensor, "rows columns"],
+    size: tuple[int, int],
+    *,
+    is_smooth: bool = True,
+    limits: Limits | None = None,
 ) -> Image.Image:
-    """Colour a map of patches from its minimum to its maximum.
+    """Colour a map of patches from its minimum to its maximum, or between limits that maps share.
 
     Args:
         is_smooth: interpolate between patches.
     """
-    return Image.fromarray(_colours(_enlarge(relevance, size, is_smooth)))
+    return Image.fromarray(_colours(_enlarge(relevance, size, is_smooth, limits)))
 
 
 def overlay(
-    picture: Image.Image, relevance: Float[Tensor, "rows columns"], *, opacity: float = 0.75
+    picture: Image.Image,
+    relevance: Float[Tensor, "rows columns"],
+    *,
+    opacity: float = 0.75,
+    limits: Limits | None = None,
 ) -> Image.Image:
     """Overlay a heat map on a picture, which is dimmed where the map is low.
 
     Args:
         opacity: of the colour at the maximum, 0..1.
+        limits: as in ``heat_map``.
     """
-    values = _enlarge(relevance, picture.size, is_smooth=True)
+    values = _enlarge(relevance, picture.size, is_smooth=True, limits=limits)
     colours = _colours(0.25 + 0.75 * values).astype(np.float32)
     grey = np.asarray(picture.convert("L").convert("RGB"), dtype=np.float32)
     base = DIMMED * (0.5 * grey + 0.5 * np.asarray(picture.convert("RGB"), dtype=np.float32))
@@ -77,6 +90,8 @@ def contact_sheet(
 ) -> Image.Image:
     """Show every head of every layer as a tile: one row per layer, one column per head.
 
+    The tiles of a row share the colours that the bar at its end shows.
+
     Args:
         maps: per layer, one map per head (heads rows columns), on the layer's own grid.
         names: of the rows.
@@ -88,7 +103,7 @@ def contact_sheet(
     width, height = (max(1, round(count * scale)) for count in (columns, rows))
     margin = GAP_PX + max(int(font.getlength(name)) for name in names) + 2 * GAP_PX
     num_heads = max(layer.shape[0] for layer in maps)
-    size = (margin + num_heads * (width + GAP_PX), LABEL_HEIGHT_PX + len(maps) * (height + GAP_PX))
+    size = (margin + num_heads * (width + GAP_PX) + SCALE_PX, LABEL_HEIGHT_PX + len(maps) * (height + GAP_PX))
     sheet = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(sheet)
     for head in range(num_heads):
@@ -96,10 +111,35 @@ def contact_sheet(
     for row, (layer, name) in enumerate(zip(maps, names, strict=True)):
         top = LABEL_HEIGHT_PX + row * (height + GAP_PX)
         draw.text((GAP_PX, top + (height - LABEL_HEIGHT_PX) // 2), name, fill="black", font=font)
+        limits = shared_limits(layer)
         for head, relevance in enumerate(layer):
-            picture = heat_map(relevance, (width, height), is_smooth=False)
+            picture = heat_map(relevance, (width, height), is_smooth=False, limits=limits)
             sheet.paste(picture, (margin + head * (width + GAP_PX), top))
+        bar = colour_bar(limits)
+        sheet.paste(bar, (size[0] - SCALE_PX, top + (height - bar.height) // 2))
     return sheet
+
+
+def shared_limits(maps: Iterable[Float[Tensor, "rows columns"]]) -> Limits:
+    """Return the limits of maps that are compared: zero, or their minimum below it, and their maximum."""
+    values = [(float(each.min()), float(each.max())) for each in maps]
+    return min([0.0, *(low for low, _ in values)]), max((high for _, high in values), default=1.0)
+
+
+def colour_bar(limits: Limits, *, is_overlay: bool = False) -> Image.Image:
+    """Draw the colours of a heat map, or of an overlay on grey, between their limits."""
+    font = ImageFont.load_default(size=12)
+    low, high = (f"{limit:.2g}" for limit in limits)
+    left, right = (int(font.getlength(text)) + 2 * GAP_PX for text in (low, high))
+    ramp, size = torch.linspace(0, 1, 256)[None], (SCALE_PX - left - right, LABEL_HEIGHT_PX - 4)
+    bar = Image.new("RGB", (SCALE_PX, LABEL_HEIGHT_PX), "white")
+    bar.paste(
+        overlay(Image.new("RGB", size, "grey"), ramp) if is_overlay else heat_map(ramp, size), (left, 2)
+    )
+    draw = ImageDraw.Draw(bar)
+    draw.text((GAP_PX, 0), low, fill="black", font=font)
+    draw.text((SCALE_PX - right + GAP_PX, 0), high, fill="black", font=font)
+    return bar
 
 
 def enlarge_picture(picture: Image.Image, shorter_side: int) -> Image.Image:
@@ -116,11 +156,12 @@ def colour_table() -> UInt8[np.ndarray, "256 3"]:
     return np.round(table[:, :3] * 255).astype(np.uint8)
 
 
-def _enlarge(relevance: Tensor, size: tuple[int, int], is_smooth: bool) -> np.ndarray:
+def _enlarge(relevance: Tensor, size: tuple[int, int], is_smooth: bool, limits: Limits | None) -> np.ndarray:
     values = relevance.detach().float().cpu()
-    spread = values.max() - values.min()
-    # A flat map is drawn dark, instead of magnifying noise.
-    scaled = (values - values.min()) / spread if spread > 1e-12 else torch.zeros_like(values)
+    low, high = (values.min(), values.max()) if limits is None else limits
+    spread = high - low
+    # Without limits, a flat map is drawn dark, instead of magnifying noise.
+    scaled = (values - low) / spread if spread > 1e-12 else torch.zeros_like(values)
     method = Image.Resampling.BICUBIC if is_smooth else Image.Resampling.NEAREST
     enlarged = Image.fromarray(scaled.numpy()).resize(size, method)
     return np.clip(np.asarray(enlarged, dtype=np.float32), 0.0, 1.0)

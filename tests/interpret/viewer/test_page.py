@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from making.explanations import EVERY, EVIL, SOURCE, WRITTEN, of_boxes, of_image, of_text
+from making.explanations import EVERY, EVIL, SOURCE, WRITTEN, of_boxes, of_caption, of_image, of_text
 from vitrail.interpret.viewer import page
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.page import explanations_html, quantise, roots, write_explanations
@@ -44,29 +44,44 @@ def test_every_layer_and_head_is_stored(kind: str) -> None:
         assert view["keys"]["kind"] == part.keys.kind
         for layer, recorded in zip(view["layers"], part.shown, strict=True):
             weights = recorded.weights[0].numpy()
-            to_bytes = roots if part.keys.kind == "tokens" else quantise
             assert layer["name"] == recorded.layer
             assert layer["numHeads"] == len(weights)
-            np.testing.assert_array_equal(decode(layer["mean"]), to_bytes(weights.mean(0)).ravel())
-            if part.name != "rollout":  # whose one head is its mean
-                np.testing.assert_array_equal(decode(layer["heads"]), to_bytes(weights).ravel())
+            shared = {"tokens": ((0,), (0, 1))}.get(part.queries.kind, ((), (0,)))
+            for name, values, axes in zip(("mean", "heads"), (weights.mean(0), weights), shared, strict=True):
+                to_bytes = roots(values) if part.keys.kind == "tokens" else quantise(values, axes)
+                if (part.name, name) != ("rollout", "heads"):  # whose one head is its mean
+                    np.testing.assert_array_equal(decode(layer[name]), to_bytes.ravel())
 
 
-def test_rows_over_a_picture_run_from_their_smallest_to_their_largest_value() -> None:
+def test_the_heads_of_a_layer_share_their_colours_and_their_mean_has_its_own() -> None:
     given = of_image()
 
     layer = stored(given)[0]["views"][1]["layers"][1]
 
     heads = decode(layer["heads"]).reshape(3, 10, 10)
-    rows = given.layers[1].weights[0, 2].numpy()
-    low, high = rows.min(-1, keepdims=True), rows.max(-1, keepdims=True)
-    np.testing.assert_allclose(heads[2], (rows - low) / (high - low) * 255, atol=0.51)
-    assert (heads.max(-1) == 255).all()
-    assert (heads.min(-1) == 0).all()
+    rows = given.layers[1].weights[0].numpy()  # heads queries keys
+    np.testing.assert_allclose(heads, rows / rows.max(axis=(0, 2), keepdims=True) * 255, atol=0.51)
+    mean = decode(layer["mean"]).reshape(10, 10)
+    assert (mean.max(-1) == 255).all()
+    assert (mean.min(-1) == 0).all()
     read = given.layers[1].weights[0].mean(dim=1)
     np.testing.assert_array_equal(decode(layer["readHeads"]).reshape(3, 10).argmax(-1), read.argmax(-1))
     assert decode(layer["readMean"]).argmax() == read.mean(0).argmax().item()
     assert layer["reader"] == "mean over patches"
+
+
+def test_words_share_the_colours_whose_limits_the_page_shows() -> None:
+    given = of_caption()
+
+    layer = stored(given)[0]["views"][0]["layers"][0]
+
+    rows = given.layers[0].weights[0].numpy()
+    np.testing.assert_allclose(decode(layer["heads"]).reshape(rows.shape), rows / rows.max() * 255, atol=0.51)
+    assert layer["scales"]["heads"] == [0, float(f"{rows.max():.3g}")]
+    assert layer["scales"]["mean"] == [0, float(f"{rows.mean(axis=0).max():.3g}")]
+    of_patches = stored(of_image())[0]["views"][1]["layers"][0]["scales"]
+    assert of_patches["heads"] is None
+    assert of_patches["readHeads"][0] == 0
 
 
 def test_weights_between_tokens_keep_their_digits() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -61,6 +63,23 @@ def test_any_piece_can_stand_on_an_axis() -> None:
     assert "$x$" in svg
     assert EVIL not in svg
     assert "w" * 17 not in svg
+
+
+def test_a_word_that_looks_everywhere_is_not_drawn_as_one_that_has_decided() -> None:
+    explanation = of_caption()
+    (maps,) = explanation.maps
+    weights = torch.full_like(maps.layers[0].weights, 1 / 6)
+    weights[:, :, 1] = torch.tensor([1.0, 0, 0, 0, 0, 0])
+    weights[:, :, 0, 0] += 1e-4  # noise
+    even = replace(
+        explanation, maps=(replace(maps, layers=(maps.layers[0]._replace(weights=weights),), joined=()),)
+    )
+
+    tiles = np.asarray(even.still().convert("L"), dtype=float)[24:112, 224 : 3 * 220 + 6]
+
+    word, decided = tiles[5:-5, 5:215], tiles[5:-5, 228:438]
+    assert np.ptp(word) < 10
+    assert np.ptp(decided) > 100
 
 
 def test_an_explanation_has_a_picture_of_what_it_is_about() -> None:

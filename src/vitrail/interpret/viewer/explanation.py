@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError, did_you_mean
 from vitrail.interpret.attribution import CLASS_METHODS, Attributions
-from vitrail.interpret.draw import contact_sheet, draw_boxes, enlarge_picture, overlay
+from vitrail.interpret.draw import Limits, contact_sheet, draw_boxes, enlarge_picture, overlay
 from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.rollout import attention_rollout
 from vitrail.interpret.viewer import page, picture
@@ -233,6 +233,7 @@ class Explanation:
         layer: int | None = None,
         head: int | None = None,
         class_name: str | None = None,
+        limits: Limits | None = None,
     ) -> Image.Image:
         """Draw a map over the picture; a small picture is enlarged.
 
@@ -241,6 +242,7 @@ class Explanation:
         Args:
             query: index of a word or box, or a method of ``relevance``, by default the default one.
             layer, head, class_name: as in ``attention`` or ``relevance``.
+            limits: of the colours of a word or box; by default its own smallest and largest weight.
         """
         assert self.picture is not None, "an explanation of an image"
         enlarged = enlarge_picture(self.picture, picture.OVERLAY_PX)
@@ -248,7 +250,7 @@ class Explanation:
             values = self.relevance(query, layer=layer, head=head, class_name=class_name)
             return overlay(enlarged, values.clamp(min=0) if values.min() < 0 else values)
         asked = 0 if query is None or isinstance(query, str) else query
-        drawn = overlay(enlarged, self.attention(asked, layer=layer, head=head))
+        drawn = overlay(enlarged, self.attention(asked, layer=layer, head=head), limits=limits)
         boxes = self.maps[0].queries
         if isinstance(boxes, Boxes) and isinstance(asked, int):
             return draw_boxes(drawn, [picture.drawn_box(boxes, asked, drawn.size)])

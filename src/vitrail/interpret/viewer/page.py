@@ -124,37 +124,39 @@ def _side_data(side: Side) -> dict[str, Any]:
 
 
 def _layer_data(maps: Maps, recorded: AttentionMap, title: str, max_bytes: int) -> dict[str, Any]:
-    # Heat maps scale each row separately; between tokens a weight is shown as a number.
-    to_bytes = roots if isinstance(maps.keys, Tokens) else quantise
     weights = maps.between_sides(recorded).detach().float().cpu().numpy()
-    mean = _encode(to_bytes(weights.mean(axis=0)))
-    heads = _encode(to_bytes(weights)) if max_bytes else ""
-    has_heads = 0 < (len(mean) + len(heads)) * 3 // 4 <= max_bytes
-    data = {
+    # Heads of a layer share their colours, and so do words. Patches and boxes are too unequal.
+    is_words = isinstance(maps.queries, Tokens)
+    rows = {"mean": (weights.mean(axis=0), (0,) * is_words), "heads": (weights, (0, 1)[: 1 + is_words])}
+    reader = None
+    if maps.reader is not None:
+        read = maps.read(recorded.weights[0], recorded).float().numpy()
+        rows |= {"readMean": (read.mean(axis=0), ()), "readHeads": (read, (0,))}
+        reader = READER_NAMES[maps.reader_of(recorded)]
+    if isinstance(maps.keys, Tokens):  # a weight between tokens is shown as a number
+        encoded = {name: _encode(roots(values)) for name, (values, _) in rows.items()}
+    else:
+        encoded = {name: _encode(quantise(values, shared)) for name, (values, shared) in rows.items()}
+    size = (len(encoded["mean"]) + len(encoded["heads"])) * 3 // 4
+    if not 0 < size <= max_bytes:
+        del encoded["heads"]
+    return {
         "name": recorded.layer,
         "title": title,
         "grid": recorded.grid,
         "queryGrid": recorded.query_grid,
         "numHeads": len(weights),
-        "mean": mean,
-        "heads": heads if has_heads else None,
-        "reader": None,
-        "readMean": None,
-        "readHeads": None,
+        "reader": reader,
+        "scales": {name: _scale(values, shared) for name, (values, shared) in rows.items()},
+        **dict.fromkeys(("mean", "heads", "readMean", "readHeads")),
+        **encoded,
     }
-    if maps.reader is not None:
-        read = maps.read(recorded.weights[0], recorded).float().numpy()
-        data |= {
-            "reader": READER_NAMES[maps.reader_of(recorded)],
-            "readMean": _encode(quantise(read.mean(axis=0))),
-            "readHeads": _encode(quantise(read)),
-        }
-    return data
 
 
 def _class_data(method: str, class_name: str, values: Float[Tensor, "rows columns"]) -> dict[str, Any]:
     """Return a class-specific map as a layer without heads and queries."""
     words = "gradient times input" if method == "gradient_input" else method.replace("_", " ")
+    shown = values.clamp(min=0).flatten().float().numpy()
     layer = {
         "name": method,
         "title": words,
@@ -164,8 +166,9 @@ def _class_data(method: str, class_name: str, values: Float[Tensor, "rows column
         "mean": None,
         "heads": None,
         "reader": class_name,
-        "readMean": _encode(quantise(values.clamp(min=0).flatten().float().numpy())),
+        "readMean": _encode(quantise(shown)),
         "readHeads": None,
+        "scales": {"readMean": _scale(shown, ())},
     }
     return {
         "name": method,
@@ -179,11 +182,27 @@ def _class_data(method: str, class_name: str, values: Float[Tensor, "rows column
     }
 
 
-def quantise(rows: Float[np.ndarray, "*rows keys"]) -> UInt8[np.ndarray, "*rows keys"]:
-    """Scale each row from its minimum to its maximum to 0..255, as a heat map shows it."""
-    low = rows.min(axis=-1, keepdims=True)
-    spread = np.maximum(rows.max(axis=-1, keepdims=True) - low, 1e-12)
-    return np.round((rows - low) / spread * 255).astype(np.uint8)
+def quantise(
+    rows: Float[np.ndarray, "*rows keys"], shared: tuple[int, ...] = ()
+) -> UInt8[np.ndarray, "*rows keys"]:
+    """Scale each row from its minimum to its maximum to 0..255, as a heat map shows it.
+
+    Args:
+        shared: axes along which rows share one scale, which includes zero.
+    """
+    low, high = _limits(rows, shared)
+    return np.round((rows - low) / np.maximum(high - low, 1e-12) * 255).astype(np.uint8)
+
+
+def _limits(rows: np.ndarray, shared: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    low, high = (of(axis=(*shared, -1), keepdims=True) for of in (rows.min, rows.max))
+    return np.minimum(low, 0) if shared else low, high
+
+
+def _scale(rows: np.ndarray, shared: tuple[int, ...]) -> list[float] | None:
+    """Return the limits of the colours; None where rows have their own."""
+    low, high = _limits(rows, shared)
+    return [float(f"{limit.item():.3g}") for limit in (low, high)] if low.size == 1 else None
 
 
 def roots(weights: Float[np.ndarray, "*rows keys"]) -> UInt8[np.ndarray, "*rows keys"]:

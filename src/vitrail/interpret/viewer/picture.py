@@ -14,7 +14,14 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from vitrail.interpret.draw import DrawnBox, draw_boxes, enlarge_picture, in_rows
+from vitrail.interpret.draw import (
+    DrawnBox,
+    colour_bar,
+    draw_boxes,
+    enlarge_picture,
+    in_rows,
+    shared_limits,
+)
 from vitrail.interpret.viewer.maps import Boxes, Grid, Maps, Tokens, checked_index, layer_titles
 from vitrail.report.page import picture_uri
 from vitrail.report.plots import COLOURS, LINE, SOFT, inline_svg, new_figure
@@ -53,19 +60,27 @@ def still(
         count = min(len(queries.texts), MAX_BOX_TILES - 1)
         enlarged = enlarge_picture(_picture(explanation), OVERLAY_PX)
         boxes = [drawn_box(queries, box, enlarged.size) for box in range(len(queries.texts))]
-        tiles = [draw_boxes(enlarged, boxes)]
-        tiles += [explanation.overlay(box, layer=layer, head=head) for box in range(count)]
+        overlays, bar = _overlays(explanation, count, layer, head)
+        tiles = [draw_boxes(enlarged, boxes), *overlays]
         for tile in tiles:
             tile.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
-        return in_rows(tiles, BOX_COLUMNS)
+        return in_rows([in_rows(tiles, BOX_COLUMNS), bar], 1)
     if isinstance(keys, Grid) and isinstance(queries, Tokens):
+        words = queries.texts[:-1]  # all but the end
+        overlays, bar = _overlays(explanation, len(words), layer, head)
         tiles = [_labelled(enlarge_picture(_picture(explanation), OVERLAY_PX), "")]
-        tiles += [
-            _labelled(explanation.overlay(word, layer=layer, head=head), text)
-            for word, text in enumerate(queries.texts[:-1])  # all but the end
-        ]
-        return in_rows(tiles, WORD_COLUMNS)
+        tiles += map(_labelled, overlays, words)
+        return in_rows([in_rows(tiles, WORD_COLUMNS), bar], 1)
     return Image.open(io.BytesIO(alignment_png(_panels(explanation.maps[0], layer, head))))
+
+
+def _overlays(
+    explanation: Explanation, count: int, layer: int | None, head: int | None
+) -> tuple[list[Image.Image], Image.Image]:
+    """Return the first queries' attention over the picture in shared colours, and the bar of these."""
+    limits = shared_limits(explanation.attention(query, layer=layer, head=head) for query in range(count))
+    overlays = [explanation.overlay(query, layer=layer, head=head, limits=limits) for query in range(count)]
+    return overlays, colour_bar(limits, is_overlay=True)
 
 
 def still_html(explanation: Explanation, number: int) -> str:

@@ -91,6 +91,12 @@ function rowOf(each, layer, head, query) {
 // Between words the stored bytes are roots of the weights.
 const weight = (row, column) => (rowOf(viewOf(), layerOf(), state.head, row)[column] / 255) ** 2;
 
+// The values of the darkest and the brightest colour; null where every row has its own.
+function scaleOf(layer, head, query) {
+  const [mean, heads] = query === null ? ["readMean", "readHeads"] : ["mean", "heads"];
+  return layer.scales[head === 0 || layer[heads] === null ? mean : heads] ?? null;
+}
+
 const headsShown = (layer) => layer.numHeads > 1 && (layer.heads ?? layer.readHeads) !== null ? layer.numHeads : 0;
 
 function headName(layer, head) {
@@ -273,9 +279,11 @@ function describe() {
   const [each, layer, now] = [viewOf(), layerOf(), subject()];
   const where = [layer.title, headName(layer, state.head)].filter(Boolean).join(", ");
   const who = nameOf(each, layer, now);
-  byId("state").textContent = each.className ? `${each.title}, ${layer.grid.join(" x ")} patches`
+  const scale = isPicture(each) ? scaleOf(layer, state.head, now) : null;
+  const colouring = scale === null ? "" : `, colours from ${scale[0]} to ${scale[1]}`;
+  byId("state").textContent = each.className ? `${each.title}, ${layer.grid.join(" x ")} patches${colouring}`
     : !isPicture(each) ? (now === null ? where : `${who} reads ${mostAttended(now)} \u00b7 ${where}`)
-    : who ? `${who}: ${where}, ${layer.grid.join(" x ")} patches` : shown.title;
+    : who ? `${who}: ${where}, ${layer.grid.join(" x ")} patches${colouring}` : shown.title;
   byId("layer-name").textContent = layer.title;
   byId("layer-name").title = layer.name;
   byId("reader").textContent = now === null ? layer.reader ?? "query" : Array.isArray(now) ? "chosen patch" : `query "${who}"`;
