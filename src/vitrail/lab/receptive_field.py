@@ -7,6 +7,7 @@ from itertools import product
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -159,13 +160,16 @@ class ReceptiveField(lab.Claim):
         return 2 ** (depth + 1) - 1
 
     def _gradient(self, stack: StackName, depth: int, seed: int) -> Float[Tensor, "rows columns"]:
-        """Return the gradient norm of the central output at each image position."""
+        """Return the gradient norm at each image position of the output that is centred there."""
         with lab.seeded(seed):
             # Double precision, so that small gradients are not rounded to zero.
             layers = self._build(stack, depth).double()
             image = torch.randn(1, self.dim, self.size, self.size, dtype=torch.float64, requires_grad=True)
-            result = layers(image)
-            middle = result[0, :, result.shape[2] // 2, result.shape[3] // 2]
+            # Strided outputs are centred on every 2^depth-th position: one is moved to the middle.
+            step = 2**depth if stack == "strided" else 1
+            moved = -(self.size // 2) % step
+            at = (self.size // 2 + moved) // step
+            middle = layers(F.pad(image, (moved, 0, moved, 0)))[0, :, at, at]
             (gradient,) = torch.autograd.grad((middle * torch.randn_like(middle)).sum(), image)
         return gradient[0].norm(dim=0)
 
