@@ -224,7 +224,7 @@ def test_a_long_signature_takes_several_lines_and_loses_nothing(capsys: pytest.C
     }
     report = Report(signature=signature, scores={"bleu4": 0.25}, tables={})
 
-    show_report(report)
+    show_report(report, "photos/", "run")
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "bleu4  0.2500"

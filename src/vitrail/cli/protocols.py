@@ -17,6 +17,7 @@ from vitrail.cli.show import (
     show_json,
     show_lines,
     show_parts_done,
+    show_published,
     show_scores,
     show_signature,
     show_table,
@@ -319,6 +320,8 @@ def _show_vtab(scores: VtabScores) -> None:
         if task.error:
             show_wrapped(f"{task.title} failed: {task.error}")
     show_signature(scores.signature)
+    if scores.mean is not None:
+        show_published("vtab-1k", (scores.signature["model"], scores.mean))
 
 
 def _percent(value: float | None) -> str:
@@ -374,3 +377,4 @@ def _show_benchmark(name: str) -> None:
         lines += [f"{label if place == 0 else '':<{LABEL_WIDTH}}{part}" for place, part in enumerate(parts)]
     options = "evaluate RUN {0}", "probe RUN {0} --protocol knn", "train {0} --weights RUN"
     show_lines([*lines, "", *(f"vitrail {option.format(known.name)}" for option in options)])
+    show_published(known.name)

@@ -64,6 +64,22 @@ def show_signature(signature: Mapping[str, str]) -> None:
     show_wrapped(line)
 
 
+def show_published(source: str, own: tuple[str, float] | None = None) -> None:
+    """Print what papers report of a benchmark, with one's own score among it; nothing for other data."""
+    from vitrail.tasks.classification.published_scores import published_rows
+
+    quoted = published_rows(source)
+    rows = [(row.value, row.model.partition(",")[0], row.trained_on) for row in quoted]
+    if not rows:
+        return
+    if own is not None:
+        rows.append((100 * own[1], own[0], "this model"))
+    cells = [(model, data, f"{value:.2f}") for value, model, data in sorted(rows, reverse=True)]
+    show_lines([""])
+    show_table(("published", "pre-trained on", "score, %"), cells, texts=(0, 1), width=MAX_WIDTH)
+    show_wrapped("; ".join(dict.fromkeys(row.source for row in quoted)))
+
+
 def show_errors(errors: Iterable[tuple[str, str]]) -> None:
     """Print errors about files to stderr."""
     for name, error in errors:

@@ -19,6 +19,7 @@ from vitrail.cli.show import (
     show_json,
     show_lines,
     show_live,
+    show_published,
     show_scores,
     show_signature,
     show_table,
@@ -127,7 +128,13 @@ def evaluate(
     from vitrail.tasks.evaluating import evaluate as run_evaluate
 
     report = run_evaluate(run, data, split=split, merge_tokens=merge_tokens, templates=template, names=chosen)
-    show_json(report.model_dump(mode="json")) if json else show_report(report)
+    from vitrail.tasks.classification.published_scores import published_rows
+
+    if json:
+        published = [row._asdict() for row in published_rows(data)]
+        show_json(report.model_dump(mode="json") | ({"published": published} if published else {}))
+    else:
+        show_report(report, data, run.name)
     return 0
 
 
@@ -297,8 +304,9 @@ def show_trained(trained: TrainedRun) -> None:
         show_lines([f"{trained.headline} {trained.score:.3f}  report {trained.report_path}"])
 
 
-def show_report(report: Report) -> None:
-    """Print the scores of an evaluation and their signature."""
+def show_report(report: Report, source: str, name: str) -> None:
+    """Print the scores of an evaluation and their signature, among published ones."""
     if is_first_process():
         show_scores(report.scores)
         show_signature(report.signature)
+        show_published(source, (name, next(iter(report.scores.values()))))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +23,9 @@ from vitrail.report.significance import resample
 from vitrail.studies import comparing
 from vitrail.studies.comparing import compare
 from vitrail.studies.probing import probe
+from vitrail.tasks.classification.benchmarks import BENCHMARKS
 from vitrail.tasks.classification.comparing import ACCURACY, Answers, BalancedAccuracy, comparison_metric
-from vitrail.tasks.classification.published_scores import reassess
+from vitrail.tasks.classification.published_scores import published_rows, reassess
 from vitrail.tasks.evaluating import evaluate
 from vitrail.tasks.registry import TASKS, open_run
 from vitrail.tasks.training import TrainedRun, train
@@ -100,14 +103,60 @@ def test_classes_of_imagenet_are_matched_by_number(tmp_path: Path, data: Path) -
         evaluate(few, "imagenet")
 
 
-def test_pets_are_scored_by_the_mean_of_the_classes(tmp_path: Path, data: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "headline", "signed"),
+    [
+        ("oxford-pets", "accuracy", "oxford-pets, top-1 accuracy"),
+        (
+            "kornblith-oxford-pets",
+            "mean_per_class_accuracy",
+            "kornblith-oxford-pets, mean accuracy of the classes",
+        ),
+    ],
+)
+def test_pets_are_scored_by_top_1_and_by_the_mean_of_the_classes_where_that_protocol_is_named(
+    tmp_path: Path, data: Path, name: str, headline: str, signed: str
+) -> None:
     write_pets(data / "oxford-pets", per_breed=6)
     names = [name.replace("_", " ") for name in PETS]
-    report = evaluate(save_vit(tmp_path / "model", class_names=names), "oxford-pets")
+    report = evaluate(save_vit(tmp_path / "model", class_names=names), name)
     labels, predicted = (np.array(report.tables[name]) for name in ("labels", "predicted"))
     mean = np.mean([(predicted[labels == label] == label).mean() for label in range(3)])
+    assert next(iter(report.scores)) == headline
+    assert report.scores["accuracy"] == pytest.approx((predicted == labels).mean())
     assert report.scores["mean_per_class_accuracy"] == pytest.approx(mean)
-    assert report.signature["benchmark"] == "oxford-pets, mean accuracy of the classes"
+    assert report.signature["benchmark"] == signed
+
+
+@pytest.mark.parametrize("name", ["oxford-pets", "flowers102", "cifar10", "cifar100", "imagenet", "vtab-dtd"])
+def test_the_headline_of_a_table_of_vit_or_vtab_is_top_1(name: str) -> None:
+    assert BENCHMARKS[name].metric == "accuracy"
+
+
+def test_published_rows_stand_beside_the_score_best_first(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pets(data / "oxford-pets", per_breed=6)
+    saved = save_vit(tmp_path / "mine", class_names=[name.replace("_", " ") for name in PETS])
+
+    assert main(["evaluate", str(saved), "oxford-pets"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert main(["evaluate", str(saved), "oxford-pets", "--json"]) == 0
+    tree = json.loads(capsys.readouterr().out)
+
+    start = next(place for place, line in enumerate(lines) if line.startswith("published"))
+    rows = [line for line in lines[start + 1 :] if re.search(r"\d\.\d\d$", line)]
+    values = [float(line.split()[-1]) for line in rows]
+    assert values == sorted(values, reverse=True)
+    assert rows[0].split() == ["ViT-H/14", "JFT-300M", "97.56"]
+    (own,) = (line for line in rows if line.startswith("mine"))
+    assert float(own.split()[-1]) == pytest.approx(100 * tree["scores"]["accuracy"], abs=0.006)
+    assert max(map(len, lines)) <= 80
+    assert tree["published"][0]["value"] == 97.56
+    assert {"model": "ViT-L/16", "value": 94.73}.items() <= next(
+        row for row in tree["published"] if row["model"] == "ViT-L/16" and row["trained_on"] == "ImageNet-21k"
+    ).items()
+    assert published_rows("digits") == []
 
 
 @pytest.mark.parametrize("drops_class", [True, False])
@@ -140,11 +189,28 @@ def test_a_training_reports_what_papers_report(
     finished = train("oxford-pets", changes=TINY, output=tmp_path, name="run")
 
     assert isinstance(finished, TrainedRun)
+    assert finished.headline == next(iter(finished.scores)) == "accuracy"
+    page = finished.report_path.read_text(encoding="utf-8")
+    assert "mean accuracy of classes" in page
+    assert "what papers report" not in page
+    logged = [entry for entry in open_run(finished.folder).metrics() if entry["kind"] == "validation"]
+    assert all("balanced_accuracy" not in entry["scores"] for entry in logged)
+    show_trained(finished)
+    assert "accuracy 0." in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_training_by_kornblith_s_protocol_is_selected_and_reported_by_the_mean_of_classes(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pets(data / "oxford-pets", per_breed=6)
+    finished = train("kornblith-oxford-pets", changes=TINY, output=tmp_path, name="run")
+
+    assert isinstance(finished, TrainedRun)
     assert finished.headline == next(iter(finished.scores)) == "mean_per_class_accuracy"
     report = Report.load(finished.folder / "report.json")
-    assert report.signature["benchmark"] == "oxford-pets, mean accuracy of the classes"
+    assert report.signature["benchmark"] == "kornblith-oxford-pets, mean accuracy of the classes"
     assert report.signature["incomplete"] == "6 of 3669 images"
-    assert evaluate(finished.folder, "oxford-pets").signature == report.signature
+    assert evaluate(finished.folder, "kornblith-oxford-pets").signature == report.signature
     assert "mean accuracy of classes" in finished.report_path.read_text(encoding="utf-8")
     logged = [entry for entry in open_run(finished.folder).metrics() if entry["kind"] == "validation"]
     assert all("balanced_accuracy" in entry["scores"] for entry in logged)
@@ -198,7 +264,8 @@ def test_any_of_several_labels_is_right_and_images_without_are_left_out() -> Non
 
 
 def test_only_benchmarks_with_this_score_are_ranked_by_it() -> None:
-    assert comparison_metric("flowers102:somewhere").score == "balanced_accuracy"
+    assert comparison_metric("kornblith-flowers102:somewhere").score == "balanced_accuracy"
+    assert comparison_metric("flowers102:somewhere") is ACCURACY
     assert comparison_metric("imagenet-real").score == "real_accuracy"
     assert comparison_metric("cifar10") is ACCURACY
     assert comparison_metric("photos/") is ACCURACY
@@ -225,7 +292,7 @@ def test_resamples_are_scored_by_the_classes_that_were_drawn() -> None:
 def test_models_are_ranked_by_the_score_of_papers(tmp_path: Path, data: Path) -> None:
     write_pets(data / "oxford-pets", per_breed=7)
     compared = compare(
-        "oxford-pets", mixers=["pooling", "fourier"], changes=TINY, output=tmp_path, name="c"
+        "kornblith-oxford-pets", mixers=["pooling", "fourier"], changes=TINY, output=tmp_path, name="c"
     ).comparison
 
     assert compared.score == "balanced_accuracy"

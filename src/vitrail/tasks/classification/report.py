@@ -96,7 +96,9 @@ def _head(record: RunRecord) -> str:
         entries.insert(1, (f"{scores['top5_accuracy']:.2%}", "top-5 accuracy", "true class among five"))
     for name, label in PUBLISHED_SCORES.items():
         if name in scores:
-            entries.insert(0, (f"{scores[name]:.2%}", label, "what papers report"))
+            is_first = name == next(iter(scores))
+            note = "what papers report" if is_first else "each class counts the same"
+            entries.insert(0 if is_first else 1, (f"{scores[name]:.2%}", label, note))
     return headline(record, entries)
 
 
