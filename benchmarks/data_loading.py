@@ -44,11 +44,10 @@ class JoinBatch:
         """Return normalised images and soft targets."""
         images = self.preprocessing.normalise(torch.stack([sample.image for sample in samples]))
         labels = torch.tensor([sample.label for sample in samples])
+        targets = F.one_hot(labels, self.num_classes).float()
         if generator is None:
-            return images, F.one_hot(labels, self.num_classes).float()
-        return mix(
-            augment(images, self.augment, generator), labels, self.num_classes, self.augment, generator
-        )
+            return images, targets
+        return mix(augment(images, self.augment, generator), targets, self.augment, generator)
 
 
 def measure(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.data.augment import augment, change_colour, erase, flip, mix, rotate, shift
@@ -125,7 +126,9 @@ def test_erasing_follows_its_probability() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_cutmix_weight_is_the_share_of_pixels(seed: int) -> None:
     images = torch.arange(5.0)[:, None, None, None].expand(-1, 3, 13, 9).contiguous()
-    mixed, targets = mix(images, torch.arange(5), 6, AugmentSettings(cutmix=1.0), generator(seed))
+    mixed, targets = mix(
+        images, F.one_hot(torch.arange(5), 6).float(), AugmentSettings(cutmix=1.0), generator(seed)
+    )
     for own, picture, target in zip(range(5), mixed, targets, strict=True):
         share = (picture[0] == own).float().mean()
         torch.testing.assert_close(target[own], share, atol=1e-6, rtol=0)
@@ -135,7 +138,9 @@ def test_cutmix_weight_is_the_share_of_pixels(seed: int) -> None:
 
 def test_mixup_mixes_pixels_and_targets_with_one_weight() -> None:
     images = torch.eye(4).reshape(4, 1, 2, 2).expand(-1, 3, -1, -1).contiguous()
-    mixed, targets = mix(images, torch.arange(4), 4, AugmentSettings(mixup=0.8), generator())
+    mixed, targets = mix(
+        images, F.one_hot(torch.arange(4), 4).float(), AugmentSettings(mixup=0.8), generator()
+    )
     torch.testing.assert_close(mixed[:, 0].flatten(1), targets)
     assert ((targets > 0).sum(dim=1) == 2).all()
 
@@ -145,14 +150,14 @@ def test_both_kinds_of_mixing_occur_when_both_are_on() -> None:
     settings = AugmentSettings(mixup=1.0, cutmix=1.0)
     kinds = set()
     for seed in range(30):
-        mixed, _ = mix(images, torch.arange(2), 2, settings, generator(seed))
+        mixed, _ = mix(images, F.one_hot(torch.arange(2), 2).float(), settings, generator(seed))
         kinds.add(bool(((mixed == 0) | (mixed == 1)).all()))
     assert kinds == {True, False}
 
 
 def test_nothing_is_mixed_with_probability_zero(images: Tensor) -> None:
     settings = AugmentSettings(mixup=1.0, cutmix=1.0, mix_probability=0.0)
-    mixed, targets = mix(images, torch.arange(7) % 2, 2, settings, generator())
+    mixed, targets = mix(images, F.one_hot(torch.arange(7) % 2).float(), settings, generator())
     assert torch.equal(mixed, images)
     assert torch.equal(targets.argmax(dim=1), torch.arange(7) % 2)
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vitrail.data.settings import AugmentSettings
@@ -112,8 +112,7 @@ def erase(images: Images, probability: float, generator: torch.Generator) -> Ima
 
 def mix(
     images: Images,
-    labels: Int[Tensor, " batch"],
-    num_classes: int,
+    targets: Float[Tensor, "batch classes"],
     settings: AugmentSettings,
     generator: torch.Generator,
 ) -> tuple[Images, Float[Tensor, "batch classes"]]:
@@ -121,6 +120,7 @@ def mix(
 
     Args:
         images: normalised; the order of the batch is random, which makes the neighbour a random partner.
+        targets: class probabilities.
         settings: ``mixup`` and ``cutmix`` are the alphas of the beta distributions; with both on, each has
             an equal chance; with probability ``1 - mix_probability`` nothing is mixed.
 
@@ -130,7 +130,7 @@ def mix(
 
     Paper: mixup, Zhang et al. 2018, equation 1; CutMix, Yun et al. 2019, equations 1 and 2.
     """
-    targets = F.one_hot(labels.long(), num_classes).to(images.dtype)
+    targets = targets.to(images.dtype)
     seed = int(torch.randint(2**63 - 1, (), generator=generator))
     rng = np.random.default_rng(seed)  # torch has no public beta distribution with a generator
     is_mixed = rng.random() < settings.mix_probability

@@ -38,6 +38,7 @@ class ClassificationObjective:
         preprocessing: turns uint8 images into model input.
         augment: batch-wise augmentation and mixing; random crops are done by the source.
         label_smoothing: probability mass spread evenly over all classes (Szegedy et al. 2016, section 7).
+        targets: class probabilities of each training image, by index, instead of its label.
         with_class_mean: also compute mean per-class accuracy at every validation, and select by it.
     """
 
@@ -50,12 +51,14 @@ class ClassificationObjective:
         augment: AugmentSettings | None = None,
         label_smoothing: float = 0.0,
         *,
+        targets: Float[Tensor, "images classes"] | None = None,
         with_class_mean: bool = False,
     ) -> None:
         self.num_classes, self.preprocessing = num_classes, preprocessing
         self.with_class_mean = with_class_mean
         self.augment = AugmentSettings.from_tree({}) if augment is None else augment
         self.label_smoothing = label_smoothing
+        self.targets = targets
 
     @property
     def best_by(self) -> tuple[str, Literal["max", "min"]]:
@@ -69,7 +72,8 @@ class ClassificationObjective:
         targets = F.one_hot(labels, self.num_classes).float()
         if generator is not None:
             images = augment(images, self.augment, generator)
-            images, targets = mix(images, labels, self.num_classes, self.augment, generator)
+            targets = targets if self.targets is None else self.targets[indices]
+            images, targets = mix(images, targets, self.augment, generator)
             labels = targets.argmax(dim=-1)
         return ImageBatch(images=images, targets=targets, labels=labels, indices=indices)
 

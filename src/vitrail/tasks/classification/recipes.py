@@ -25,4 +25,25 @@ def plain_vit() -> dict[str, Any]:
     }
 
 
-RECIPES: dict[str, Recipe] = {"plain-vit": plain_vit}
+def noisy_student() -> dict[str, Any]:
+    """Train a larger student on the labels of a teacher, under more noise: Noisy Student (Xie et al. 2020).
+
+    The noise is stochastic depth, dropout and random erasing on top of the usual augmentation.
+
+    Command: ``vitrail train LABELLED --recipe noisy-student --set task.teacher=runs/TEACHER --set
+    task.unlabelled=FOLDER``; the teacher is a run of ``vitrail train LABELLED``. Scores: ``docs/log.md``.
+    """
+    return {
+        "model.name": "vit_micro",
+        "model.width": 192,
+        "model.depth": 4,
+        "model.drop_path": 0.2,
+        "model.dropout": 0.1,
+        "augment.erase": 0.25,
+        "task.teacher": "runs/teacher",  # both are there to be replaced
+        "task.unlabelled": "unlabelled",
+        "task.label_smoothing": 0.0,  # the labels of the teacher are soft
+    }
+
+
+RECIPES: dict[str, Recipe] = {"plain-vit": plain_vit, "noisy-student": noisy_student}

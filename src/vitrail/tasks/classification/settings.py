@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from vitrail.core.config import ImageSize
 from vitrail.data.settings import AugmentSettings, DataSettings
@@ -30,6 +30,18 @@ class ClassificationSettings(TaskSettings):
     """The task."""
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     """Label smoothing: probability mass spread evenly over all classes (Szegedy et al. 2016)."""
+    teacher: str | None = None
+    """Noisy Student (Xie et al. 2020): a classifier, as for ``weights``, that labels ``unlabelled``."""
+    unlabelled: str | None = None
+    """Images without labels: a folder or a pattern."""
+    least_confidence: float = Field(0.3, ge=0, le=1)  # Xie et al. 2020, section 3.1
+    """Images of which the teacher is less sure are left out."""
+
+    @model_validator(mode="after")
+    def _check_teacher(self) -> Self:
+        if (self.teacher is None) != (self.unlabelled is None):
+            raise ValueError("teacher and unlabelled belong together")
+        return self
 
 
 class ClassificationExperiment(Experiment):

@@ -26,6 +26,7 @@ from vitrail.tasks.classification import published_scores
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.choose import MAX_EPOCHS, choose, describe_situation
 from vitrail.tasks.classification.doctor import check as check_images
+from vitrail.tasks.classification.noisy_student import add_pseudo_labels
 from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.classification.opening import open_dataset, open_to_score, recognises
 from vitrail.tasks.classification.predictor import Predictor, classify_files
@@ -108,12 +109,22 @@ class ClassificationTask(Task):
         data, train = experiment.data, experiment.train
         check_num_classes(experiment, dataset)
         pretrained = load_start(experiment.weights, experiment.model.name)
+        labelled, targets, task = dataset.train, None, experiment.task
+        if task.teacher is not None and task.unlabelled is not None:
+            labelled, targets = add_pseudo_labels(
+                dataset.train,
+                dataset.class_names,
+                teacher=task.teacher,
+                unlabelled=task.unlabelled,
+                least_confidence=task.least_confidence,
+            )
         preprocessing = _prepare_preprocessing(data, dataset, pretrained)
         objective = ClassificationObjective(
             len(dataset.class_names),
             preprocessing,
             augment=experiment.augment,
-            label_smoothing=experiment.task.label_smoothing,
+            label_smoothing=task.label_smoothing,
+            targets=targets,
             with_class_mean=self.headline_of(dataset) == "mean_per_class_accuracy",
         )
         model = build_model(experiment, pretrained)
@@ -125,7 +136,7 @@ class ClassificationTask(Task):
             objective=objective,
             final_objective=objective,
             model=model,
-            train=ImageSource(dataset.train, preprocessing, experiment.augment, cache=train.cache),
+            train=ImageSource(labelled, preprocessing, experiment.augment, cache=train.cache),
             validation=validation,
             test=ImageSource(dataset.test, preprocessing),
             preprocessing=preprocessing,
