@@ -41,6 +41,7 @@ TINY = {
     "data_hunger": "data=digits sizes=[3,5] image_size=8 width=16 depth=1 num_steps=11 batch_size=4 "
     "num_tested=7",
     "double_if": "alphas=[1,5] num_symbols=5 length=4 longer=6 most=2 num_steps=2 batch_size=5 num_tested=11",
+    "hardware_efficiency": 'models=["resnet18"] image_size=32 batch_size=2 rounds=1',
     "length_cost": "width=8 lengths=[8,16,32] fit_from=16 batches=[3] batch_length=16 tokens_per_timing=32 "
     "repeats=1",
     "model_sizes": 'parts=["parameters"]',
@@ -97,6 +98,7 @@ def test_the_same_seed_measures_the_same(name: str) -> None:
         ("convolution_by_attention", {"side": 2}, "at least two are needed"),
         ("data_hunger", {"sizes": [50, 20]}, "must rise"),
         ("double_if", {"most": 8}, "the first token is not counted"),
+        ("hardware_efficiency", {"models": ["detr_r50"]}, "models"),
         ("length_cost", {"fit_from": 4000}, "at least two of them reach fit_from"),
         ("length_cost", {"lengths": [2048, 1024]}, "must rise"),
         ("receptive_field", {"depths": [9]}, "does not fit into a size of 48"),

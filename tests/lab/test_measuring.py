@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import DataError
+from vitrail.data.published import published_results
 from vitrail.lab import association, double_if
 from vitrail.lab.association import Association
 from vitrail.lab.convolution_by_attention import (
@@ -23,6 +24,7 @@ from vitrail.lab.convolution_by_attention import (
 )
 from vitrail.lab.data_hunger import MODELS, DataHunger, _open
 from vitrail.lab.double_if import DoubleIf
+from vitrail.lab.hardware_efficiency import HardwareEfficiency
 from vitrail.lab.harness import Progress, Row, num_parameters, rows_of
 from vitrail.lab.length_cost import WINDOW, build_layer, count_memory, forward_of
 from vitrail.lab.model_sizes import QUOTED, CountedRow, ModelSizes, QuotedRow
@@ -187,6 +189,45 @@ def test_parameters_of_published_tables_are_met_a_wrong_one_is_noticed_and_quote
     assert all(row.quoted > 0 for row in rows_of(rows, QuotedRow))
 
 
+def test_quoted_tables_are_whole_and_agree_where_they_overlap() -> None:
+    vit = "Dosovitskiy et al. 2021, table "
+    rows = published_results()
+    count = {number: sum(row.source == vit + number for row in rows) for number in ("2", "5", "6")}
+    assert count == {"2": 35, "5": 84, "6": 18 * 7}
+    table_5, table_6 = (
+        {
+            (row.model, row.quantity): row.value
+            for row in rows
+            if row.source == vit + number and "JFT" in row.trained_on
+        }
+        for number in ("5", "6")
+    )
+    for model, epochs in (("ViT-B/32", 7), ("ViT-B/16", 7), ("ViT-L/32", 7), ("ViT-L/16", 14)):
+        for quantity in ("imagenet", "imagenet-real", "cifar10", "cifar100", "oxford-pets", "flowers102"):
+            assert table_5[model, quantity] == table_6[f"{model}, {epochs} epochs", quantity]
+    # Twice the epochs are twice the compute.
+    once, twice = (table_6[f"ViT-L/16, {epochs} epochs", "exaFLOPs"] for epochs in (7, 14))
+    assert twice == pytest.approx(2 * once, rel=0.01)
+    assert not any(
+        row.quantity == "exaFLOPs" and "+" not in row.model and row.model.startswith("ViT-B")
+        for row in QUOTED
+    )
+
+
+def test_the_picture_of_sizes_shows_accuracy_over_data_and_compute_and_bleu_over_flops() -> None:
+    claim = ModelSizes(parts=("parameters",))
+
+    _, data, compute, translators = claim.draw(claim.run(ignore, seed=0)).axes
+
+    curves = {line.get_label(): np.asarray(line.get_ydata()).tolist() for line in data.lines}
+    assert curves["BiT ResNet152x4"] == [81.30, 85.39, 87.54]
+    assert curves["ViT-L/16"] == [76.53, 85.15, 87.12]
+    assert curves["ViT-H/14"] == [85.13, 88.04]
+    assert {text.get_text() for text in compute.get_legend().get_texts()} == {"ViT", "hybrid", "ResNet (BiT)"}
+    assert sum(len(each.get_offsets()) for each in compute.collections) == 18
+    assert {"Transformer big", "GNMT + RL"} <= {text.get_text() for text in translators.texts}
+
+
 def test_a_grid_of_56_patches_has_the_published_attention_and_windows_have_less() -> None:
     claim = ModelSizes(parts=("attention",))
     rows = rows_of(claim.run(ignore, seed=0), CountedRow)
@@ -211,6 +252,36 @@ def test_the_picture_of_receptive_fields_has_whole_layers_and_a_scale_and_hides_
     strided, dilated = (line for line in curves.lines if line.get_label() in ("strided", "dilated"))
     np.testing.assert_array_equal(strided.get_ydata(), dilated.get_ydata())
     assert strided.get_linewidth() > 2 * dilated.get_linewidth()
+
+
+@pytest.mark.parametrize("stack", ["stacked", "strided", "dilated"])
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_the_field_of_a_convolution_is_in_the_middle_of_the_image(stack: str, depth: int) -> None:
+    gradient = ReceptiveField(size=48)._gradient(stack, depth, 0)  # type: ignore[arg-type]
+
+    for axis in (0, 1):
+        (seen,) = (gradient.sum(dim=axis) > 0).nonzero(as_tuple=True)
+        assert (seen[0] + seen[-1]).item() == 48
+
+
+def test_equal_operations_are_equal_and_one_slower_vit_is_noticed() -> None:
+    claim = HardwareEfficiency(models=("resnet18",), image_size=64, batch_size=2, rounds=1)
+    rows = claim.run(ignore, seed=0)
+    assert {row.model for row in rows} == {"resnet18", "ViT, 5 deep"}
+    ours, theirs = ({row.gmacs for row in rows if ("ViT" in row.model) == is_vit} for is_vit in (True, False))
+    assert ours.pop() == pytest.approx(theirs.pop(), rel=0.1)
+    assert all(
+        row.gflops == pytest.approx(4 * row.gmacs * (1 + 2 * (row.passes != "forward")) / row.seconds)
+        for row in rows
+    )
+
+    def judged(*speeds: float) -> str:
+        given = [row.model_copy(update={"gflops": speed}) for row, speed in zip(rows, speeds, strict=True)]
+        return claim.judge(given).verdict
+
+    assert [row.model for row in rows] == ["resnet18"] * 2 + ["ViT, 5 deep"] * 2
+    assert judged(1, 1, 2, 2) == "holds"
+    assert judged(1, 1, 2, 0.5) == "does not hold"
 
 
 def test_both_bounds_of_the_picture_of_permutations_are_named() -> None:

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from vitrail.data.published import Published, published_results
 from vitrail.lab import harness as lab
 from vitrail.models import MODELS
 from vitrail.models.bit import BiTConfig
@@ -17,6 +18,7 @@ from vitrail.models.cost import ForwardCost, count_forward, count_parameters
 from vitrail.models.vit import ViTConfig
 
 VIT, TRANSFORMER = "Dosovitskiy et al. 2021", "Vaswani et al. 2017"
+BIT = tuple(f"Kolesnikov et al. 2020 (BiT), table {number}" for number in (1, 2))
 
 
 def _translator(name: str) -> TranslationModelConfig:
@@ -38,22 +40,23 @@ PARAMETERS: tuple[tuple[str, str, ModelConfig, float], ...] = (
     (f"{TRANSFORMER}, table 3", "Transformer big", _BIG, 213),
 )
 
-# Pre-training on JFT-300M: epochs and exaFLOPs. Dosovitskiy et al. 2021, table 6; images of 224 x 224 pixels
-# (table 3). The hybrids are quoted.
-COMPUTE: tuple[tuple[str, ModelConfig, int, float], ...] = (
-    ("ViT-B/32", MODELS["vit_b32"], 7, 55),
-    ("ViT-B/16", MODELS["vit_b16"], 7, 224),
-    ("ViT-L/32", MODELS["vit_l32"], 7, 196),
-    ("ViT-L/16", MODELS["vit_l16"], 7, 783),
-    ("ViT-H/14", MODELS["vit_h14"], 14, 4262),
-    ("ResNet50x1", MODELS["bit_r50x1"], 7, 50),
-    ("ResNet50x2", BiTConfig(width=128), 7, 199),
-    ("ResNet101x1", MODELS["bit_r101x1"], 7, 96),
-    ("ResNet152x1", BiTConfig(depths=(3, 8, 36, 3)), 7, 141),
-    ("ResNet152x2", MODELS["bit_r152x2"], 7, 563),
-    ("ResNet200x3", BiTConfig(depths=(3, 24, 36, 3), width=192), 14, 3306),
+# Pre-training on JFT-300M: epochs. Dosovitskiy et al. 2021, table 6; images of 224 x 224 pixels (table 3).
+# The hybrids are quoted.
+COMPUTE: tuple[tuple[str, ModelConfig, int], ...] = (
+    ("ViT-B/32", MODELS["vit_b32"], 7),
+    ("ViT-B/16", MODELS["vit_b16"], 7),
+    ("ViT-L/32", MODELS["vit_l32"], 7),
+    ("ViT-L/16", MODELS["vit_l16"], 7),
+    ("ViT-H/14", MODELS["vit_h14"], 14),
+    ("ResNet50x1", MODELS["bit_r50x1"], 7),
+    ("ResNet50x2", BiTConfig(width=128), 7),
+    ("ResNet101x1", MODELS["bit_r101x1"], 7),
+    ("ResNet152x1", BiTConfig(depths=(3, 8, 36, 3)), 7),
+    ("ResNet152x2", MODELS["bit_r152x2"], 7),
+    ("ResNet200x3", BiTConfig(depths=(3, 24, 36, 3), width=192), 14),
 )
-JFT_IMAGES = 303e6  # Dosovitskiy et al. 2021, section 4.1
+_EXAFLOPS = {row.model: row.value for row in published_results() if row.quantity == "exaFLOPs"}
+IMAGES = {"ImageNet": 1.3e6, "ImageNet-21k": 14e6, "JFT-300M": 303e6}  # Dosovitskiy et al. 2021, section 4.1
 BACKWARD = 3  # the backward pass takes two products for each one of the forward pass
 
 # Steps, hours and FLOPs: Vaswani et al. 2017, table 2 and sections 5.1 and 5.2.
@@ -70,50 +73,12 @@ GRID = ViTConfig(patch_size=4, width=96, depth=1, num_heads=3, class_token=False
 GRID_ELEMENTS = 9_834_496  # (56 * 56) ** 2
 WINDOWED = MODELS["swin_t"]
 
-_SIZES = ("ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32", "ViT-H/14")
-_ACCURACIES = {
-    "ImageNet": (77.91, 73.38, 76.53, 71.16, None),
-    "ImageNet-21k": (83.97, 81.28, 85.15, 80.99, 85.13),
-    "JFT-300M": (84.15, 80.73, 87.12, 84.37, 88.04),
+_COUNTED = {
+    *(("exaFLOPs", f"{model}, {epochs} epochs") for model, _, epochs in COMPUTE),
+    *((f"FLOPs {pair}", model) for model, *_ in TRAINING for pair in ("en-de", "en-fr")),
 }
-_HYBRIDS = {
-    "R50x1+ViT-B/32, 7 epochs": 106,
-    "R50x1+ViT-B/16, 7 epochs": 274,
-    "R50x1+ViT-L/32, 7 epochs": 246,
-    "R50x1+ViT-L/16, 7 epochs": 859,
-    "R50x1+ViT-L/16, 14 epochs": 1668,
-}
-# BLEU of English-German and English-French, FLOPs of both.
-_TRANSLATORS: dict[str, tuple[float | None, float | None, float | None, float | None]] = {
-    "ByteNet": (23.75, None, None, None),
-    "Deep-Att + PosUnk": (None, 39.2, None, 1.0e20),
-    "GNMT + RL": (24.6, 39.92, 2.3e19, 1.4e20),
-    "ConvS2S": (25.16, 40.46, 9.6e18, 1.5e20),
-    "MoE": (26.03, 40.56, 2.0e19, 1.2e20),
-    "Deep-Att + PosUnk ensemble": (None, 40.4, None, 8.0e20),
-    "GNMT + RL ensemble": (26.30, 41.16, 1.8e20, 1.1e21),
-    "ConvS2S ensemble": (26.36, 41.29, 7.7e19, 1.2e21),
-    "Transformer base": (27.3, 38.1, None, None),
-    "Transformer big": (28.4, 41.8, None, None),
-}
-_TRANSLATOR_COLUMNS = ("BLEU en-de", "BLEU en-fr", "FLOPs en-de", "FLOPs en-fr")
-
 # Only quoted: scores, and costs of models that are not here or underspecified.
-QUOTED: tuple[tuple[str, str, str, float], ...] = (
-    *(
-        (f"{VIT}, table 5", model, f"ImageNet top-1 %, pre-trained on {data}", value)
-        for data, values in _ACCURACIES.items()
-        for model, value in zip(_SIZES, values, strict=True)
-        if value is not None
-    ),
-    *((f"{VIT}, table 6", model, "exaFLOPs", value) for model, value in _HYBRIDS.items()),
-    *(
-        (f"{TRANSFORMER}, table 2", model, quantity, value)
-        for model, values in _TRANSLATORS.items()
-        for quantity, value in zip(_TRANSLATOR_COLUMNS, values, strict=True)
-        if value is not None
-    ),
-)
+QUOTED = tuple(row for row in published_results() if (row.quantity, row.model) not in _COUNTED)
 
 Part = Literal["parameters", "compute", "training", "attention"]
 SIZE_TOLERANCE, COST_TOLERANCE = 0.03, 0.06
@@ -146,8 +111,10 @@ class QuotedRow(lab.Row):
     """Section or table."""
     model: str
     """The model's published name."""
+    trained_on: str
+    """Data of the (pre-)training."""
     quantity: str
-    """The quantity and its unit."""
+    """A benchmark, scored in %, or the quantity and its unit."""
     quoted: float
     """The published number."""
 
@@ -164,7 +131,8 @@ class ModelSizes(lab.Claim):
         "architectures, and a grid of 56 x 56 patches takes 9.8 million elements of attention a head."
     )
     source = (
-        f"{VIT}, tables 1 and 6 (counted), 5 (quoted); {TRANSFORMER}, tables 2 (counted and quoted) and 3"
+        f"{VIT}, tables 1 and 6 (counted), 2 and 5 (quoted); "
+        f"{TRANSFORMER}, tables 2 (counted and quoted) and 3"
     )
     published = (
         "ViT-Base, Large, Huge: 86, 307, 632 M parameters; pre-training from 50 to 4262 exaFLOPs. "
@@ -201,10 +169,10 @@ class ModelSizes(lab.Claim):
         )
 
     def draw(self, rows: Sequence[SizeRow]) -> lab.Figure:
-        """Plot the relative deviation of each judged number."""
-        figure, (axes,) = lab.new_panels(1)
+        """Plot the relative deviation of each judged number, and what is quoted."""
+        figure, (axes, *quoted) = lab.new_panels(4, columns=2)
         counted = [row for row in lab.rows_of(rows, CountedRow) if row.tolerance is not None][::-1]
-        figure.set_size_inches(8, 1.2 + 0.22 * len(counted))
+        figure.set_size_inches(15, 10)
         for y, row in enumerate(counted):
             axes.plot([0, 100 * row.deviation], [y, y], color=lab.COLOURS[0])
             axes.scatter([100 * row.deviation], [y], color=lab.COLOURS[0], s=20)
@@ -212,10 +180,61 @@ class ModelSizes(lab.Claim):
         axes.set_yticks(range(len(counted)), names, fontsize=7)
         axes.axvline(0, color="black", linewidth=0.8)
         lab.label(axes, x="counted over published, %", y="", title="counted beside published numbers")
+        for draw, panel in zip((_draw_data, _draw_compute, _draw_translators), quoted, strict=True):
+            draw(panel)
         return figure
 
 
 CLAIM = ModelSizes()
+
+
+def _draw_data(axes: lab.Axes) -> None:
+    """Plot accuracy over the images of pre-training: Dosovitskiy et al. 2021, figure 3."""
+    curves: dict[str, list[Published]] = {}
+    for row in published_results():
+        if row.quantity == "imagenet" and row.source in (f"{VIT}, table 5", *BIT):
+            name = "BiT ResNet152x4" if row.source in BIT else row.model
+            curves.setdefault(name, []).append(row)
+    for (name, points), colour in zip(curves.items(), lab.COLOURS, strict=True):
+        style = "--" if "BiT" in name else "-"
+        x, y = [IMAGES[row.trained_on] for row in points], [row.value for row in points]
+        axes.plot(x, y, style, color=colour, marker="o", label=name)
+    axes.set_xscale("log")
+    axes.set_xticks(list(IMAGES.values()), [f"{name}\n{count / 1e6:g} M" for name, count in IMAGES.items()])
+    lab.label(
+        axes,
+        x="images of pre-training",
+        y="ImageNet top-1, %",
+        title="quoted: pre-training data",
+        legend=True,
+    )
+
+
+def _draw_compute(axes: lab.Axes) -> None:
+    """Plot accuracy over the compute of pre-training on JFT-300M: Dosovitskiy et al. 2021, figure 5."""
+    table = [row for row in published_results() if row.source == f"{VIT}, table 6"]
+    accuracy = {row.model: row.value for row in table if row.quantity == "imagenet"}
+    kinds = {"ViT": "ViT", "R50x1+ViT": "hybrid", "ResNet": "ResNet (BiT)"}
+    for (start, name), colour in zip(kinds.items(), lab.COLOURS, strict=False):
+        models = [model for model in _EXAFLOPS if model.startswith(start)]
+        x, y = [_EXAFLOPS[model] for model in models], [accuracy[model] for model in models]
+        axes.scatter(x, y, color=colour, label=name)
+    axes.set_xscale("log")
+    lab.label(axes, x="exaFLOPs", y="ImageNet top-1, %", title="quoted: pre-training compute", legend=True)
+
+
+def _draw_translators(axes: lab.Axes) -> None:
+    """Plot BLEU over training FLOPs: Vaswani et al. 2017, table 2."""
+    for pair, colour in zip(("en-de", "en-fr"), lab.COLOURS, strict=False):
+        bleu, flops = (
+            {row.model: row.value for row in published_results() if row.quantity == f"{what} {pair}"}
+            for what in ("BLEU", "FLOPs")
+        )
+        axes.scatter(list(flops.values()), [bleu[model] for model in flops], color=colour, label=pair)
+        for model, x in flops.items():
+            axes.annotate(model, (x, bleu[model]), (4, 3), textcoords="offset points", fontsize=7)
+    axes.set_xscale("log")
+    lab.label(axes, x="training FLOPs", y="BLEU", title="quoted: newstest2014", legend=True)
 
 
 def _row(
@@ -233,10 +252,17 @@ def _parameter_rows() -> Iterator[CountedRow]:
 
 def _compute_rows() -> Iterator[CountedRow]:
     """Count two operations per multiply-add, of forward and backward passes."""
-    for model, config, epochs, exaflops in COMPUTE:
-        counted = 2 * _count_macs(config) * BACKWARD * JFT_IMAGES * epochs / 1e18
+    for model, config, epochs in COMPUTE:
+        counted = 2 * _count_macs(config) * BACKWARD * IMAGES["JFT-300M"] * epochs / 1e18
         quantity = f"exaFLOPs of {epochs} epochs"
-        yield _row(f"{VIT}, table 6", model, quantity, exaflops, counted, COST_TOLERANCE)
+        yield _row(
+            f"{VIT}, table 6",
+            model,
+            quantity,
+            _EXAFLOPS[f"{model}, {epochs} epochs"],
+            counted,
+            COST_TOLERANCE,
+        )
 
 
 def _training_rows() -> Iterator[CountedRow]:
