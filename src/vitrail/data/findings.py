@@ -60,7 +60,7 @@ class Verdict:
     findings: tuple[Finding, ...]
     """Errors first."""
     counts: Mapping[str, Any]
-    """``images`` or ``pairs`` per split, and the numbers of boxes, captions or classes."""
+    """``images``, ``texts`` or ``pairs`` per split, and the numbers of boxes, captions or classes."""
     exclude: frozenset[str] = field(default_factory=frozenset)
     """Names of unusable images or pairs; ``without`` of a data set leaves them out."""
 
@@ -82,7 +82,7 @@ class Verdict:
 
     def summary(self, width: int = 80) -> list[str]:
         """Return a short verdict as lines of at most ``width`` columns."""
-        unit = "pair" if "pairs" in self.counts else "image"
+        unit = next(each for each in ("pair", "text", "image") if f"{each}s" in self.counts)
         numbers = self.counts[f"{unit}s"]
         parts = ", ".join(f"{name} {number:,}" for name, number in numbers.items())
         if unit == "pair":

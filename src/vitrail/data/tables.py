@@ -18,7 +18,7 @@ from typing import Any
 
 from vitrail.core.errors import DataError, missing_package, one_line
 from vitrail.data.findings import Finding, about, counted
-from vitrail.data.splits import SplitName, rows_by_split
+from vitrail.data.splits import SplitName, leading_split, rows_by_split
 from vitrail.data.text.lines import GZIP_SUFFIX, REPLACEMENT, read_content, read_lines, split_lines
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -138,6 +138,22 @@ def tables_in(
     return found
 
 
+def tables_of(path: Path, suffixes: Sequence[str]) -> dict[str, list[Path]]:
+    """Return the tables of a path: the file itself, or those in a folder or its ``data/``.
+
+    In a folder they are named after splits, or there is a single file.
+    """
+    if path.is_file():
+        stem = table_stem(path.name, suffixes, compressed=True)
+        return {} if stem is None else {stem: [path]}
+    for folder in (path, path / "data"):
+        found = tables_in(folder, suffixes, compressed=True)
+        named = {stem: files for stem, files in found.items() if leading_split(stem) is not None}
+        if named or len(found) == 1:
+            return named or found
+    return {}
+
+
 def table_stem(name: str, suffixes: Sequence[str], *, compressed: bool = False) -> str | None:
     """Strip a table's suffix and shard number; None for any other file."""
     plain = name.removesuffix(GZIP_SUFFIX) if compressed else name
@@ -250,6 +266,25 @@ def content_of(cell: Any) -> Any:
     if isinstance(cell, Mapping):
         cell = cell.get("bytes") if cell.get("bytes") is not None else cell.get("path")
     return bytes(cell) if isinstance(cell, bytearray) else cell
+
+
+def label_text(value: Any) -> str | None:
+    """Return the label in a cell as text; None if there is none.
+
+    Raises:
+        DataError: it is neither text nor a number.
+    """
+    if value is None or (isinstance(value, float) and value != value):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool | int | str | float):
+        return str(value).strip() or None
+    raise DataError(
+        f"a label is {value!r}, of type {type(value).__name__}",
+        expected="one class in each row, as text or a number",
+        remedy="Write one label into each row; several labels for one sample are not supported",
+    )
 
 
 def class_names_in(features: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -204,6 +204,18 @@ def image_content(given: Given, max_pixels: int) -> bytes:
         return given.content
 
 
+def given_text(given: Given) -> str:
+    """Return a text; ``RefusalError`` if the input is a file."""
+    if isinstance(given.content, str):
+        return given.content
+    raise RefusalError(
+        422,
+        f"{given.name} is a file, and this model takes text",
+        expected='JSON such as {"text": "A dog runs."}, or a body of text/plain',
+        remedy="Send a text, or choose a model of images with model=",
+    )
+
+
 def common_facts(owner: Any) -> dict[str, Any]:
     """Return family, engine and precision of a predictor, and whether it has attention to show."""
     engine, model = getattr(owner, "engine", None), in_torch(owner)

@@ -108,8 +108,14 @@ class LogitsEvaluator:
         self._found = [{"outputs": torch.empty(0, num_classes), "labels": nothing, "indices": nothing}]
 
     def update(self, model: nn.Module, batch: ImageBatch) -> None:
-        outputs = self._convert(model(batch.images).detach().float())
-        found = {"outputs": outputs, "labels": batch.labels, "indices": batch.indices}
+        self.add(model(batch.images), batch.labels, batch.indices)
+
+    def add(
+        self, logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"], indices: Int[Tensor, " n"]
+    ) -> None:
+        """Add the logits of samples with their labels, and their indices in the source."""
+        outputs = self._convert(logits.detach().float())
+        found = {"outputs": outputs, "labels": labels, "indices": indices}
         self._found.append({name: tensor.cpu() for name, tensor in found.items()})
 
     def state(self) -> dict[str, Tensor]:

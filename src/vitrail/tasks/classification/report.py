@@ -68,28 +68,43 @@ def write_report(
     examples: Sequence[ExplainedImage] = (),
 ) -> None:
     """Write the report, with correctly classified examples of each class, as one self-contained HTML file."""
-    tables = ClassificationTables.from_tree(record.report.tables)
-    names = record.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
-    history = record.history()
     parts = [
-        _head(record),
+        class_headline(record),
         _pictures("Most confident errors", errors, "Look here for wrong labels first."),
         _examples(examples),
-        _confusion(tables, names),
-        beside(_confused_pairs(tables, names), _calibration(tables, record.report.scores)),
-        _per_class(tables, names),
-        training_section(history, score=history.accuracy, score_name="validation accuracy", note=LOSS_NOTE),
+        *class_sections(record),
     ]
     write_run_page(path, record, parts, style=STYLE)
 
 
-def _head(record: RunRecord) -> str:
+def class_sections(record: RunRecord, *, things: str = "images", note: str = LOSS_NOTE) -> list[str]:
+    """Return confusion, calibration, the scores of each class and the curves of a training.
+
+    Args:
+        things: what has a class, in the plural.
+        note: on training against validation loss.
+    """
+    tables = ClassificationTables.from_tree(record.report.tables)
+    names = record.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
+    history = record.history()
+    return [
+        _confusion(tables, names),
+        beside(_confused_pairs(tables, names, things), _calibration(tables, record.report.scores, things)),
+        _per_class(tables, names, things),
+        training_section(history, score=history.accuracy, score_name="validation accuracy", note=note),
+    ]
+
+
+def class_headline(
+    record: RunRecord, *, things: str = "images", first: Sequence[tuple[str, str, str]] = ()
+) -> str:
+    """Return title, signature and headline scores; ``first`` are tiles before them."""
     scores = record.report.scores
     interval = f"95 % interval {scores['accuracy_lower']:.1%} to {scores['accuracy_upper']:.1%}"
     entries = [
         (f"{scores['accuracy']:.2%}", "accuracy", interval),
         (f"{scores['macro_f1']:.3f}", "macro F1", "mean over the classes"),
-        (f"{scores['nll']:.3f}", "log loss", "mean over the images, lower is better"),
+        (f"{scores['nll']:.3f}", "log loss", f"mean over the {things}, lower is better"),
         (f"{scores['calibration_error']:.1%}", "calibration error", "confidence against accuracy"),
     ]
     if "top5_accuracy" in scores:
@@ -99,7 +114,7 @@ def _head(record: RunRecord) -> str:
             is_first = name == next(iter(scores))
             note = "what papers report" if is_first else "each class counts the same"
             entries.insert(0 if is_first else 1, (f"{scores[name]:.2%}", label, note))
-    return headline(record, entries)
+    return headline(record, [*first, *entries])
 
 
 def _examples(examples: Sequence[ExplainedImage]) -> str:
@@ -145,7 +160,7 @@ def _confusion(tables: ClassificationTables, names: Sequence[str]) -> str:
     return section("Confusion", confusion_table(tables.confusion, rows=names, columns=names), note)
 
 
-def _confused_pairs(tables: ClassificationTables, names: Sequence[str]) -> str:
+def _confused_pairs(tables: ClassificationTables, names: Sequence[str], things: str) -> str:
     pairs = sorted(
         (-count, true, given)
         for true, row in enumerate(tables.confusion)
@@ -157,26 +172,26 @@ def _confused_pairs(tables: ClassificationTables, names: Sequence[str]) -> str:
         for count, true, given in pairs
     ]
     if not rows:
-        return section("Most confused pairs", "<p>No image was classified wrongly.</p>")
-    content = table(("true", "predicted as", "images", "of the class"), rows, frozenset({2, 3}))
+        return section("Most confused pairs", f"<p>None of the {things} were classified wrongly.</p>")
+    content = table(("true", "predicted as", things, "of the class"), rows, frozenset({2, 3}))
     return section("Most confused pairs", content)
 
 
-def _per_class(tables: ClassificationTables, names: Sequence[str]) -> str:
+def _per_class(tables: ClassificationTables, names: Sequence[str], things: str) -> str:
     rows = sorted(zip(names, tables.per_class, strict=True), key=lambda entry: entry[1].f1)
     texts = [
         (name, f"{scores.precision:.3f}", f"{scores.recall:.3f}", f"{scores.f1:.3f}", str(scores.support))
         for name, scores in rows
     ]
-    content = table(("class", "precision", "recall", "F1", "images"), texts, frozenset({1, 2, 3, 4}))
+    content = table(("class", "precision", "recall", "F1", things), texts, frozenset({1, 2, 3, 4}))
     return section("Scores of each class", content, "The weakest class first.")
 
 
-def _calibration(tables: ClassificationTables, scores: Mapping[str, float]) -> str:
+def _calibration(tables: ClassificationTables, scores: Mapping[str, float], things: str) -> str:
     error = f"{scores['calibration_error']:.1%}"
     note = (
         f"How often the model is right when it says how sure it is; expected calibration error {error}. "
-        "Bars below the diagonal mean overconfidence, faint bars hold few images."
+        f"Bars below the diagonal mean overconfidence, faint bars hold few {things}."
     )
     plot = reliability_plot(f"reliability diagram, calibration error {error}", tables.calibration)
     return section("Calibration", plots_in_row([plot]), note)

@@ -14,6 +14,7 @@ from vitrail.tasks.serving import (
     RefusalError,
     Servable,
     common_facts,
+    given_text,
     open_without_engine,
 )
 from vitrail.tasks.translation.explanation import explain_text
@@ -43,6 +44,7 @@ class ServedTranslator(Servable):
         return {
             **common_facts(translator),
             "languages": list(translator.languages),
+            "reads_text": True,
             "max_source_length": translator.max_source_length,
             "beam_size": translator.search.beam_size,
         }
@@ -51,14 +53,7 @@ class ServedTranslator(Servable):
         list(self.translator.translate([WARM_UP] * num_inputs))
 
     def read(self, given: Given, options: Options, max_pixels: int) -> TextWork:
-        if not isinstance(given.content, str):
-            raise RefusalError(
-                422,
-                f"{given.name} is a file, and this model takes text",
-                expected='JSON such as {"text": "A dog runs."}, or a body of text/plain',
-                remedy="Send a text, or choose a model of images with model=",
-            )
-        return TextWork(given.content, options)
+        return TextWork(given_text(given), options)
 
     def group(self, options: Options) -> Hashable:
         return (options.beam_size, options.length_penalty, options.num_best)

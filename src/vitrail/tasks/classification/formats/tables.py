@@ -26,6 +26,7 @@ from vitrail.data.tables import (
     content_of,
     find_column,
     join_parts,
+    label_text,
     read_table,
     simplify,
     tables_in,
@@ -114,7 +115,7 @@ def _rows_of(table: Table) -> _Rows:
     values = zip(table.columns[image_column], table.columns[label_column], table.names, strict=True)
     for index, (image, label, name) in enumerate(values):
         content = _image_content(image, table.path)
-        text = None if class_names and label == UNKNOWN_LABEL else _label_text(label)
+        text = None if class_names and label == UNKNOWN_LABEL else label_text(label)
         if content is None or text is None:
             dropped.append(name)
             continue
@@ -207,20 +208,6 @@ def _image_content(given: Any, table: Path) -> Path | bytes | None:
             remedy="Store the images as encoded files (PNG, JPEG) in the table or beside it",
         )
     return table.parent / Path(value.strip()).expanduser()
-
-
-def _label_text(value: Any) -> str | None:
-    if value is None or (isinstance(value, float) and value != value):
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool | int | str | float):
-        return str(value).strip() or None
-    raise DataError(
-        f"a label is {value!r}, of type {type(value).__name__}",
-        expected="one class for each image, as text or a number",
-        remedy="Write one label into each row; several labels for one image are not supported",
-    )
 
 
 def recognises_saved(path: Path) -> bool:

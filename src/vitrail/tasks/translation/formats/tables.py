@@ -18,7 +18,7 @@ from vitrail.data.file_places import is_image_name
 from vitrail.data.findings import Finding
 from vitrail.data.formats import Format
 from vitrail.data.hub_sets import HubSet, cached_features, load_named, load_saved, saved_features
-from vitrail.data.splits import SplitName, assign_splits, leading_split, rows_by_split
+from vitrail.data.splits import SplitName, assign_splits, rows_by_split
 from vitrail.data.tables import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
@@ -29,8 +29,7 @@ from vitrail.data.tables import (
     read_table,
     rows_at_the_start,
     simplify,
-    table_stem,
-    tables_in,
+    tables_of,
 )
 from vitrail.data.text.languages import (
     SIDES,
@@ -131,22 +130,6 @@ def are_pairs(columns: Sequence[str], wanted: Languages | None) -> bool:
     if lower.intersection(IMAGE_COLUMNS) and lower.intersection(LABEL_COLUMNS):
         return False
     return len(_language_columns(columns)) > 1 or _side_columns(columns) is not None
-
-
-def tables_of(path: Path, suffixes: Sequence[str]) -> dict[str, list[Path]]:
-    """Return the tables of a path: the file itself, or those in a folder or its ``data/``.
-
-    In a folder they are named after splits, or there is a single file.
-    """
-    if path.is_file():
-        stem = table_stem(path.name, suffixes, compressed=True)
-        return {} if stem is None else {stem: [path]}
-    for folder in (path, path / "data"):
-        found = tables_in(folder, suffixes, compressed=True)
-        named = {stem: files for stem, files in found.items() if leading_split(stem) is not None}
-        if named or len(found) == 1:
-            return named or found
-    return {}
 
 
 def join_tables(
