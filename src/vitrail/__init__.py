@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from vitrail.tasks.classification.predictor import Predictor
     from vitrail.tasks.detection.predictor import Detector
     from vitrail.tasks.evaluating import evaluate
+    from vitrail.tasks.labelling.predictor import Labeller
     from vitrail.tasks.training import train
     from vitrail.tasks.translation.predictor import Translator
 
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Captioner",
     "Detector",
+    "Labeller",
     "Predictor",
     "Translator",
     "__version__",
@@ -50,6 +52,7 @@ __all__ = [
 _HOMES = {
     "Captioner": "vitrail.tasks.captioning.predictor",
     "Detector": "vitrail.tasks.detection.predictor",
+    "Labeller": "vitrail.tasks.labelling.predictor",
     "Predictor": "vitrail.tasks.classification.predictor",
     "Translator": "vitrail.tasks.translation.predictor",
     "build": "vitrail.models",

@@ -112,6 +112,17 @@ TRANSFORMER = {
     "max_length": 9,
 }
 
+TEXT_ENCODER = {
+    "vocabulary_size": 17,
+    "num_classes": 5,
+    "width": 12,
+    "num_heads": 3,
+    "hidden_dim": 20,
+    "max_length": 9,
+    "dropout": 0.0,
+}
+BERT = {**TEXT_ENCODER, "depth": 2, "begin_id": 1, "end_id": 2}
+
 ENCODER = {"encoder": "vit_nano", "encoder_changes": {"width": 12, "num_heads": 3, "depth": 1}}
 CAPTIONER = {
     **ENCODER,
@@ -136,6 +147,7 @@ CAPTION_TRANSFORMER = {
 }
 
 CHANGES: dict[str, dict[str, Any]] = {
+    "bert": BERT,
     "bit": BIT,
     "caption_transformer": CAPTION_TRANSFORMER,
     "captioner": CAPTIONER,
@@ -152,6 +164,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "sequencer2d": SEQUENCER2D,
     "swin": SWIN,
     "swinv2": SWINV2,
+    "text_encoder": TEXT_ENCODER,
     "transformer": TRANSFORMER,
     "vit": VIT,
 }
@@ -219,6 +232,16 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
         for mixer in MIXERS
         if mixer not in ("attention", "lstm_2d")  # the latter reads the rows and columns of images
     },
+    # models that label texts
+    "text_words": ("text_transformer", {"labels": "words"}),
+    "text_rnn_words": ("text_rnn", {"labels": "words", "depth": 2}),
+    "text_summary_post": ("text_transformer", {"pool": "summary", "norm": "post", "positions": "learned"}),
+    **{
+        f"text_{mixer}": ("text_transformer", {"mixer": mixer, "positions": "sinusoidal"})
+        for mixer in MIXERS
+        if mixer not in ("attention", "lstm_2d")
+    },
+    "bert_words": ("bert_base", {"labels": "words"}),
     # captioners
     "nothing between encoder and decoder": ("caption_transformer", {"refining_depth": 0, "tie": False}),
     "a GRU of two layers, untied": ("show_attend_tell", {"cell": "gru", "depth": 2, "tie": False}),

@@ -33,6 +33,17 @@ def write_corpus(folder: Path, *, train: int = 150, test: int = 11) -> Path:
     return folder
 
 
+def write_reviews(folder: Path, *, train: int = 60, test: int = 12) -> Path:
+    """Write sentences in a split each, labelled by whether there is a dog in them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(0)
+    for split, count in (("train", train), ("test", test)):
+        rows = [[draw.choice(list(WORDS)) for _ in range(draw.randint(2, 7))] for _ in range(count)]
+        lines = [f"{' '.join(row)}\t{'dog' if 'dog' in row else 'none'}\n" for row in rows]
+        (folder / f"{split}.tsv").write_text("text\tlabel\n" + "".join(lines))
+    return folder
+
+
 def write_untrained_run(folder: Path, source: Path, loaded: LoadedModel) -> Path:
     """Write the run directory that a training of an image classifier on a source leaves, without training."""
     experiment = ClassificationExperiment(
@@ -125,6 +136,19 @@ SMALL_RUNS = {
             "train.batch_size": 4,
         },
         "sdetr_nano",
+    ),
+    "labelling": SmallRun(
+        write_reviews,
+        BRIEF
+        | {
+            "model.width": 12,
+            "model.num_heads": 3,
+            "model.hidden_dim": 16,
+            "model.depth": 1,
+            "data.vocabulary_size": 40,
+            "train.batch_size": 100,
+        },
+        "text_transformer",
     ),
     "translation": SmallRun(
         write_corpus,

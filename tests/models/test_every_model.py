@@ -12,6 +12,7 @@ from vitrail.models.checkpoint import load_model, save_model
 from vitrail.models.contract import (
     DetectionModelConfig,
     ImageModelConfig,
+    LabellingModelConfig,
     ModelConfig,
     TranslationModelConfig,
 )
@@ -30,7 +31,7 @@ def test_settings_name_their_family_paper_and_policies(name):
     assert config.family in CHANGES or config.family == "clip"
     assert config.paper
     assert config.position_policy
-    assert isinstance(config, TranslationModelConfig) or config.size_policy
+    assert isinstance(config, TranslationModelConfig | LabellingModelConfig) or config.size_policy
     assert not isinstance(config, ImageModelConfig) or config.min_size >= 1
     assert not isinstance(config, DetectionModelConfig) or config.scoring in ("softmax", "sigmoid")
     assert all(field.description for field in type(config).model_fields.values())

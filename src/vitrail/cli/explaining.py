@@ -39,8 +39,8 @@ def explain(
     Args:
         run: A run directory or a checkpoint folder.
         files: Image files, folders or quoted patterns; image models only.
-        text: Translators: sentence to translate, whose alignment is shown. CLIPs: text to compare the images
-            with. May be given several times.
+        text: Translators and labellers: sentence to explain. CLIPs: text to compare the images with. May be
+            given several times.
         target: Translation or caption to explain, instead of the model's own.
         layer: Layer of a picture of attention, counted from 0, negative from the end.
         head: Head of that layer, counted from 0.

@@ -178,7 +178,14 @@ def _native_size(config: ModelConfig) -> str:
 
 def _card_inputs(card: Card) -> tuple[str, str]:
     """Return what a model is for, and the input that the card's costs refer to."""
-    from vitrail.models.describe import CaptionCard, DetectionCard, ImageCard, ImageTextCard, TranslationCard
+    from vitrail.models.describe import (
+        CaptionCard,
+        DetectionCard,
+        ImageCard,
+        ImageTextCard,
+        LabellingCard,
+        TranslationCard,
+    )
 
     if isinstance(card, ImageCard | DetectionCard | ImageTextCard | CaptionCard):
         native, size = ("x".join(map(str, pixels)) for pixels in (card.native_size, card.image_size))
@@ -186,6 +193,8 @@ def _card_inputs(card: Card) -> tuple[str, str]:
         if isinstance(card, CaptionCard):
             text = f" with a caption of {card.num_tokens} tokens"
         return native, f"One image of {size}{text}"
+    if isinstance(card, LabellingCard):
+        return f"{card.vocabulary_size:,} subwords", f"A text of {card.num_tokens} subwords"
     assert isinstance(card, TranslationCard), f"a {type(card).__name__}"
     sizes = " and ".join(f"{size:,}" for size in card.vocabulary_sizes)
     read, written = card.num_tokens

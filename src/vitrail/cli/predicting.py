@@ -1,4 +1,4 @@
-"""Commands that use models: predict, translate, classify, retrieve."""
+"""Commands that use models: predict, label, translate, classify, retrieve."""
 
 from __future__ import annotations
 
@@ -80,6 +80,48 @@ def predict(
         as_json=json,
     )
     return deliver(task.predict_files(files, options), output, as_json=json)
+
+
+@app.command(help_epilogue="Example: vitrail label runs/reviews --text 'What a film!'")
+def label(
+    run: str,
+    file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
+    *,
+    text: Texts = (),
+    top: Count = 1,
+    json: Flag = False,
+    output: Output = None,
+) -> int:
+    """Label the lines of a file or of standard input, or each of their words.
+
+    Args:
+        run: A run directory, a checkpoint folder of a model of texts, or a published one.
+        file: UTF-8 text, one sentence per line, or its .gz; - or nothing reads standard input.
+        text: A sentence instead of a file; may be given several times.
+        top: Number of labels to show for each sentence or word.
+        json: Print JSON instead of a table.
+        output: Write to this file; the suffix decides the format: .json, .jsonl, .csv, .tsv or .txt.
+    """
+    import sys
+    from contextlib import nullcontext
+
+    from vitrail.data.text.input_lines import open_lines, read_lines
+    from vitrail.tasks.answer_files import check_answer_file
+    from vitrail.tasks.labelling.predictor import Labeller, label_results
+
+    if output is not None:
+        check_answer_file(output)
+    if file is not None and text:
+        raise ConfigError(
+            f"{file} and --text were given", expected="one of them", remedy="Leave out the other"
+        )
+    labeller = Labeller(run)
+    if text:
+        return deliver(label_results(labeller.label(text, top=top)), output, as_json=json)
+    with nullcontext(sys.stdin.buffer) if file in (None, "-") else open_lines(file) as stream:
+        found = labeller.label(read_lines(stream), top=top)
+    return deliver(label_results(found), output, as_json=json)
 
 
 @app.command(help_epilogue="Example: vitrail translate runs/en-de letter.en -o letter.de")

@@ -53,10 +53,11 @@ def train(
     name: str | None = None,
     seed: int | None = None,
 ) -> int:
-    """Train a classifier, detector, translator, captioner or CLIP; the data or --model decides.
+    """Train a classifier, detector, translator, labeller, captioner or CLIP; the data or --model decides.
 
     Args:
-        data: Images by class, with boxes or captions, or sentence pairs: a folder, a table, or a name.
+        data: Images by class, with boxes or captions, sentence pairs, or labelled texts: a folder, a table,
+            or a name.
         model: A model of `vitrail models`. Default: chosen for the data and the machine.
         weights: Start from a run, a saved model or a published one, such as timm:NAME or hf:OWNER/NAME.
         budget: Time limit of the training, such as 90s, 10m or 1h30m.

@@ -1,4 +1,4 @@
-"""How translators, captioners and CLIPs prepare texts; stored with every model."""
+"""How translators, captioners, CLIPs and labellers prepare texts; stored with every model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Literal
 from vitrail.core.config import Config
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.text.words import caption_words
+
+Labels = Literal["sentence", "words"]
+"""What has a label: each sentence (many to one), or each of its words (many to many in step)."""
 
 
 class PairPreprocessing(Config):
@@ -60,6 +63,24 @@ class ImageTextPreprocessing(Preprocessing):
     """What is prepared, which tells these settings from those for images alone."""
     lower_case: bool = True
     """Whether letters are made lower-case; published CLIPs do so in their subwords."""
+
+    def prepare(self, texts: Sequence[str]) -> list[str]:
+        """Collapse white space to single spaces, none at the ends, and lower-case if configured."""
+        prepared = [" ".join(text.split()) for text in texts]
+        return [text.lower() for text in prepared] if self.lower_case else prepared
+
+
+class TextPreprocessing(Config):
+    """How every text is prepared that gets a label, or whose words do."""
+
+    task: Literal["labelling"] = "labelling"
+    """What is prepared, which tells these settings from those for images."""
+    labels: Labels = "sentence"
+    """What has a label: each sentence, or each of its words."""
+    lower_case: bool = True
+    """Whether letters are made lower-case; subwords of published weights have their own rule."""
+    max_length: int = 256
+    """Maximum subwords of a text, begin and end included."""
 
     def prepare(self, texts: Sequence[str]) -> list[str]:
         """Collapse white space to single spaces, none at the ends, and lower-case if configured."""

@@ -411,6 +411,62 @@ class CaptionModel(SequenceModel, Protocol):
         ...
 
 
+# Labelling: texts to labels of sentences or words.
+
+
+class LabellingModelConfig(ModelConfig):
+    """Settings shared by all models that label texts; texts are subword ids."""
+
+    vocabulary_size: int = Field(default=8000, ge=4)
+    """Number of subwords."""
+    pad_id: int = Field(default=0, ge=0)
+    """Padding token."""
+    begin_id: int = Field(default=1, ge=0)
+    """First token of a text."""
+    end_id: int = Field(default=2, ge=0)
+    """Last token of a text."""
+    num_classes: int = Field(default=2, ge=1)
+    """Number of labels."""
+    labels: Literal["sentence", "words"] = "sentence"
+    """What has a label: each sentence (many to one), or each of its words (many to many in step)."""
+    max_length: int = Field(default=512, ge=3)
+    """Maximum tokens of a text, begin and end included, where positions or a mixer have weights for each."""
+
+    @model_validator(mode="after")
+    def _check_vocabulary(self) -> Self:
+        _check_token_ids(self, self.vocabulary_size, f"the {self.vocabulary_size} subwords")
+        return self
+
+    def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
+        """Return texts and their lengths, without padding."""
+        import torch
+
+        num_tokens = size[0] if size else min(EXAMPLE_SENTENCE_LENGTH, self.max_length)
+        tokens = _example_tokens((batch_size, num_tokens), self.vocabulary_size)
+        return tokens, torch.full((batch_size,), num_tokens)
+
+
+@runtime_checkable
+class LabellingModel(Protocol):
+    """What tasks and interpretation may use of a model that labels texts.
+
+    A row is ``begin_id``, subwords and ``end_id``; what follows after its length is padding that
+    changes nothing.
+    """
+
+    config: LabellingModelConfig
+
+    def __call__(
+        self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]
+    ) -> Float[Tensor, "texts *tokens classes"]:
+        """Return the logits of each text, or of each token where words have labels."""
+        ...
+
+    def states(self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]) -> Tokens:
+        """Return the contextual embedding of each token; meaningless in the padding."""
+        ...
+
+
 # Image-text models: images and texts to embeddings.
 
 

@@ -17,6 +17,7 @@ from vitrail.models.contract import (
     DetectionModelConfig,
     ImageModelConfig,
     ImageTextModelConfig,
+    LabellingModelConfig,
     ModelConfig,
     TranslationModelConfig,
 )
@@ -118,6 +119,17 @@ class TranslationCard(Card):
     """Subwords of the source and the target language."""
 
 
+class LabellingCard(Card):
+    """Card of a model that labels texts; costs are of one text."""
+
+    num_tokens: int
+    """Subwords of the text that the figures are for."""
+    vocabulary_size: int
+    """Number of subwords."""
+    num_classes: int
+    """Number of labels."""
+
+
 class CaptionCard(PixelCard):
     """Card of a captioning model; costs are of one image and one caption under teacher forcing."""
 
@@ -144,6 +156,7 @@ CARDS: tuple[tuple[type[ModelConfig], type[Card]], ...] = (
     (ImageModelConfig, ImageCard),
     (DetectionModelConfig, DetectionCard),
     (TranslationModelConfig, TranslationCard),
+    (LabellingModelConfig, LabellingCard),
     (CaptionModelConfig, CaptionCard),
     (ImageTextModelConfig, ImageTextCard),
 )
@@ -153,11 +166,12 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
     """Return the card of a model; its figures are for one input, and nothing is computed for them.
 
     Args:
-        size: height and width of an image in pixels, by default the native ones; for translation, subwords of
-            source and target, by default 32. One number stands for both.
+        size: height and width of an image in pixels, by default the native ones; for texts, subwords, of a
+            translation read and written, by default 32. One number stands for both.
 
     Returns:
-        An ``ImageCard``, ``DetectionCard``, ``ImageTextCard``, ``CaptionCard`` or ``TranslationCard``.
+        An ``ImageCard``, ``DetectionCard``, ``ImageTextCard``, ``CaptionCard``, ``TranslationCard`` or
+        ``LabellingCard``.
 
     Raises:
         ConfigError: unknown model, or a size below one patch or beyond the model's positions.
@@ -180,7 +194,8 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
     try:
         cost = count_forward(model, inputs, modules)
     except DataError as error:  # fewer pixels than one patch, or more tokens than learned positions
-        change = "smaller" if isinstance(config, TranslationModelConfig) else "larger"
+        is_text = isinstance(config, TranslationModelConfig | LabellingModelConfig)
+        change = "smaller" if is_text else "larger"
         raise ConfigError(error.given, expected=error.expected, remedy=f"Give a {change} size") from None
     shapes = feature_shapes(model, inputs[0]) if isinstance(config, ImageModelConfig) else []
     known: dict[str, Any] = {
@@ -201,6 +216,8 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
     if isinstance(config, TranslationModelConfig):
         known["num_tokens"] = inputs[0].shape[1], inputs[2].shape[1]
         known["vocabulary_sizes"] = config.source_vocabulary_size, config.target_vocabulary_size
+    elif isinstance(config, LabellingModelConfig):
+        known["num_tokens"] = inputs[0].shape[1]
     else:
         assert isinstance(
             config, ImageModelConfig | DetectionModelConfig | CaptionModelConfig | ImageTextModelConfig

@@ -51,7 +51,7 @@ def front_page(hosting: Hosting, settings: ServeSettings, chosen: str | None) ->
         body = bar + _not_ready(model, shows_reason=settings.token is None)
         refresh = '<meta http-equiv="refresh" content="2">' if model.state == "loading" else ""
         return _frame(model.name, body, ("live.css",), ("live.js",), model, settings, head=refresh)
-    is_text = "languages" in model.facts
+    is_text = model.facts.get("reads_text", False)
     view = viewer.BODY.replace(TITLE_LINE, "").replace("{{stills}}", "")
     form = _text_form(model) if is_text else _image_form(model)
     body = f'{bar}{form}<div id="result" hidden>{view}</div>{viewer.data_element()}'
@@ -156,9 +156,10 @@ def _setting_of(facts: dict[str, Any]) -> str:
 
 def _text_form(model: HostedModel) -> str:
     facts = model.facts
-    read, written = (escape(code) for code in facts["languages"])
+    read, written = (escape(code) for code in facts.get("languages", ("", "")))
+    asked = f"A sentence to translate, {read} to {written}" if written else "A sentence to label"
     return (
-        f'<section id="write"><label for="typed">A sentence to translate, {read} to {written}</label>'
+        f'<section id="write"><label for="typed">{asked}</label>'
         f'<textarea id="typed" rows="2" lang="{read}" dir="auto" spellcheck="false" autofocus></textarea>'
         f'<p id="answer" role="status" lang="{written}" dir="auto"></p></section>'
         '<p id="problem" role="alert" hidden></p>'

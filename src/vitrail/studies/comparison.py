@@ -39,7 +39,7 @@ class ScoreWords(NamedTuple):
 
 
 SCORES: Mapping[str, ScoreWords] = {
-    "accuracy": ScoreWords("accuracy", 100, "%", 1, "test images", "one image's forward pass"),
+    "accuracy": ScoreWords("accuracy", 100, "%"),
     "balanced_accuracy": ScoreWords("class mean", 100, "%", 1, "test images", "one image's forward pass"),
     "real_accuracy": ScoreWords("ReaL", 100, "%", 1, "test images", "one image's forward pass"),
     "bleu": ScoreWords(

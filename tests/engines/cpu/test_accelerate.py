@@ -17,6 +17,7 @@ from vitrail.models.contract import (
     CaptionModelConfig,
     DetectionModelConfig,
     ImageModelConfig,
+    LabellingModelConfig,
     ModelConfig,
     TranslationModelConfig,
 )
@@ -31,6 +32,9 @@ def _forward(config: ModelConfig) -> Callable[[nn.Module], Tensor]:
         source, target = (torch.randint(3, 9, (3, length), generator=generator) for length in (7, 5))
         lengths = torch.tensor([7, 5, 6])
         return lambda model: model(source, lengths, target)
+    if isinstance(config, LabellingModelConfig):
+        tokens = torch.randint(3, 9, (3, 7), generator=generator)
+        return lambda model: model(tokens, torch.tensor([7, 5, 6]))
     size = (48, 64) if isinstance(config, DetectionModelConfig) else (16, 24)
     images = torch.randn(3, 3, *size, generator=generator)
     if isinstance(config, DetectionModelConfig):

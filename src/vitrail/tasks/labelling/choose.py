@@ -1,0 +1,74 @@
+"""Choose an experiment for labelled texts, with reasons.
+
+The constants were measured on validation parts; ``docs/log.md`` has the experiments.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import LabellingModelConfig
+from vitrail.tasks.contract import Choice, ModelRequest, name_of_weights, precision_reason
+from vitrail.tasks.labelling.dataset import TextDataset
+from vitrail.tasks.labelling.settings import LabellingExperiment, TextDataSettings
+from vitrail.train.machine import Machine
+from vitrail.train.settings import OptimSettings, TrainSettings
+
+FEW_TEXTS, MANY_TEXTS = 3_000, 100_000
+CPU_TOKENS, ACCELERATOR_TOKENS = 2048, 8192
+VOCABULARY = {"few": 2000, "some": 8000, "many": 32_000}
+
+
+def choose(
+    dataset: TextDataset,
+    machine: Machine,
+    request: ModelRequest,
+    *,
+    pretrained: LoadedModel | None = None,
+) -> tuple[LabellingExperiment, list[Choice]]:
+    """Return an experiment with one step, and every choice in it with its reason.
+
+    Args:
+        request: what the user asks of the model.
+        pretrained: initial weights; their model is used.
+
+    Raises:
+        ConfigError: there is no model of that name, or the weights are another model's.
+    """
+    count = len(dataset.train)
+    amount = "few" if count < FEW_TEXTS else "some" if count < MANY_TEXTS else "many"
+    wanted = {"num_classes": len(dataset.class_names), "labels": dataset.labels}
+    texts = f"{count:,} training texts"
+    config: LabellingModelConfig
+    if pretrained is not None:
+        name, reason = name_of_weights(pretrained, request.name), "the model of the weights"
+        config = pretrained.config.with_changes(wanted)
+        optim = OptimSettings(name="adamw", learning_rate=1e-4, weight_decay=0.01)
+        optim_reason = "fine-tuning changes learned weights little"
+    else:
+        name = request.name or "text_transformer"
+        reason = "you asked for it" if request.name else "two blocks of attention suit thousands of texts"
+        config = request.configure(name, **wanted)
+        optim = OptimSettings(name="adamw", learning_rate=2e-3, betas=(0.9, 0.98))
+        optim_reason = "most weights are embeddings, which AdamW moves word by word"
+    data = TextDataSettings(
+        source=dataset.source,
+        # cased letters show names and sentence starts, which tags need
+        lower_case=dataset.labels == "sentence",
+        vocabulary_size=VOCABULARY[amount],
+    )
+    batch_size = CPU_TOKENS if machine.device.type == "cpu" else ACCELERATOR_TOKENS
+    keep: Literal["last", "best"] = "best" if len(dataset.validation) else "last"
+    train = TrainSettings(steps=1, batch_size=batch_size, precision=machine.precision, keep=keep)
+    experiment = LabellingExperiment(data=data, model=config, optim=optim, train=train)
+    return experiment, [
+        Choice("model.name", name, reason),
+        Choice("model.labels", dataset.labels, "what the data labels"),
+        Choice("data.vocabulary_size", str(data.vocabulary_size), f"{texts}: subwords seen often enough"),
+        Choice("data.lower_case", str(data.lower_case).lower(), "tags depend on capitals, topics hardly do"),
+        Choice("train.batch_size", str(batch_size), f"tokens of a step on {machine.device_name}"),
+        Choice("train.precision", machine.precision, precision_reason(machine.precision)),
+        Choice("train.keep", train.keep, "little text is learned by heart before the training ends"),
+        Choice("optim.name", optim.name, optim_reason),
+    ]

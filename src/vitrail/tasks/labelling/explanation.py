@@ -1,0 +1,100 @@
+"""Explain labels of texts: attention between subwords, and what each label loses without each word."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.interpret import AttentionMap, has_attention, record_attention
+from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.interpret.viewer.maps import Maps, Tokens
+from vitrail.tasks.labelling.predictor import Labeller
+from vitrail.tasks.labelling.samples import EncodedText
+
+TOP = 5
+OCCLUSION_NOTE = (
+    "How much of its log probability a label loses when a word is hidden, as a share of the most that any "
+    "word takes (Li et al. 2016, erasure)."
+)
+
+
+def explain_text(labeller: Labeller, text: str) -> Explanation:
+    """Label a text, record the attention of all layers, and hide its words one by one.
+
+    Raises:
+        DataError: there is no word, or there are too many.
+    """
+    encoded = labeller.encode(text)
+    recording: AbstractContextManager[list[AttentionMap]] = (
+        record_attention(labeller.model) if has_attention(labeller.model) else nullcontext([])
+    )
+    with recording as recorded:
+        (found,) = labeller.label([text], top=TOP)
+    layers = tuple(each._replace(weights=each.weights.cpu()) for each in recorded)
+    pieces = Tokens(
+        tuple(piece.replace("\u2581", "") or "_" for piece in labeller.vocabulary.pieces(encoded.row))
+    )
+    words = _words_of(labeller, text, encoded)
+    lost = AttentionMap("occlusion", _occlude(labeller, encoded, words)[None, None], "mixing", None, 0)
+    names = found.labels
+    if found.is_of_words:
+        names = tuple(f"{word}/{tag}" for word, tag in zip(found.parts, found.labels, strict=True))
+    maps = [
+        Maps(name="attention", title="text to itself", layers=layers, queries=pieces, keys=pieces),
+        Maps(
+            name="occlusion",
+            title="label to words",
+            layers=(lost,),
+            queries=Tokens(names),
+            keys=Tokens(tuple(word for word, _ in words)),
+            note=OCCLUSION_NOTE,
+        ),
+    ]
+    title = " ".join(names) if found.is_of_words else f"{found.labels[0]} {found.scores[0][0][1]:.1%}"
+    scores = () if found.is_of_words else found.scores[0]
+    return Explanation(
+        name=text, title=title, scores=scores, maps=tuple(each for each in maps if each.layers), answer=found
+    )
+
+
+def _words_of(labeller: Labeller, text: str, encoded: EncodedText) -> list[tuple[str, range]]:
+    """Return the words of a text, with the places of their subwords in the row."""
+    if labeller.preprocessing.labels == "words":
+        starts = [*encoded.starts, len(encoded.row) - 1]
+        parts = labeller.parts(text)
+        return [(part, range(*starts[place : place + 2])) for place, part in enumerate(parts)]
+    found: list[tuple[str, range]] = []
+    first = 1
+    for word in text.split():
+        count = len(labeller.vocabulary.encode(labeller.preprocessing.prepare([word]))[0])
+        end = min(first + count, len(encoded.row) - 1)
+        if end > first:
+            found.append((word, range(first, end)))
+        first = end
+    return found
+
+
+def _occlude(
+    labeller: Labeller, encoded: EncodedText, words: list[tuple[str, range]]
+) -> Float[Tensor, "labels words"]:
+    """Return what each label's log probability loses when a word becomes unknown, not below zero."""
+    rows = [list(encoded.row)]
+    for _, places in words:
+        rows.append(
+            [labeller.vocabulary.unknown_id if at in places else n for at, n in enumerate(encoded.row)]
+        )
+    found = torch.cat(
+        [
+            labeller.probabilities(rows[at : at + labeller.batch_size])
+            for at in range(0, len(rows), labeller.batch_size)
+        ]
+    )
+    if labeller.preprocessing.labels == "words":
+        found = found[:, encoded.starts]
+    logs = found.reshape(len(rows), -1, found.shape[-1]).clamp(min=1e-12).log()  # rows labels classes
+    chosen = logs[0].argmax(dim=-1)
+    of_chosen = logs.gather(2, chosen.expand(len(rows), -1)[..., None])[..., 0]  # rows labels
+    return (of_chosen[0] - of_chosen[1:]).clamp(min=0).T

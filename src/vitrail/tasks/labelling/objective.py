@@ -1,0 +1,138 @@
+"""Labelling: cross entropy and scores of the labels of sentences or of words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitrail.data.text.rows import join_rows
+from vitrail.data.text.subwords import Subwords
+from vitrail.data.text_preprocessing import TextPreprocessing
+from vitrail.tasks.classification.objective import ClassificationEvaluator
+from vitrail.tasks.labelling.scores import SpanScores, are_spans, score_spans
+from vitrail.train.objective import Loss, TensorBatch
+
+NO_LABEL = -1  # subwords that do not begin a word, begin, end and padding
+MOST_WORDS = 2**20  # in a text; an evaluated word is numbered by its text and its place
+
+
+@dataclass(frozen=True)
+class TextBatch(TensorBatch):
+    """Texts as rows of subwords."""
+
+    tokens: Int[Tensor, "texts tokens"]
+    """Begin, subwords, end, and padding."""
+    lengths: Int[Tensor, " texts"]
+    """Tokens without padding."""
+    labels: Int[Tensor, texts * tokens]
+    """Of each text; or of each token, ``NO_LABEL`` where no word begins."""
+    numbers: Int[Tensor, texts * tokens]
+    """Number of each label: the index of its text times ``MOST_WORDS``, plus the place of its word."""
+
+
+class LabellingObjective:
+    """Collation, loss and evaluation of a model that labels texts.
+
+    Args:
+        label_smoothing: probability mass spread evenly over all labels (Szegedy et al. 2016, section 7).
+    """
+
+    unit = "labels"
+
+    def __init__(
+        self,
+        class_names: Sequence[str],
+        vocabulary: Subwords,
+        preprocessing: TextPreprocessing,
+        *,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        self.class_names, self.vocabulary, self.preprocessing = tuple(class_names), vocabulary, preprocessing
+        self.label_smoothing = label_smoothing
+
+    @property
+    def scores_spans(self) -> bool:
+        """Whether the tags mark spans, which are then scored as a whole."""
+        return self.preprocessing.labels == "words" and are_spans(self.class_names)
+
+    @property
+    def best_by(self) -> tuple[str, Literal["max", "min"]]:
+        return ("span_f1" if self.scores_spans else "accuracy"), "max"
+
+    def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> TextBatch:
+        tokens, lengths = join_rows([each.encoded.row for each in samples], pad_id=self.vocabulary.pad_id)
+        if self.preprocessing.labels == "sentence":
+            labels = torch.tensor([int(each.labels[0]) for each in samples])
+            return TextBatch(tokens, lengths, labels, _number(samples, 0))
+        labels = torch.full_like(tokens, NO_LABEL)
+        numbers = torch.zeros_like(tokens)
+        for row, each in enumerate(samples):
+            labels[row, each.encoded.starts] = torch.from_numpy(np.asarray(each.labels))
+            numbers[row, each.encoded.starts] = torch.arange(len(each.labels)) + each.index * MOST_WORDS
+        return TextBatch(tokens, lengths, labels, numbers)
+
+    def loss(self, model: nn.Module, batch: TextBatch) -> Loss:
+        """Sum the cross entropy over the labels, in float32."""
+        logits, labels, _ = read_labels(model, batch)
+        return Loss(
+            total=F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="sum"),
+            count=logits.new_tensor(float(len(labels))),
+            parts={"correct": (logits.detach().argmax(dim=-1) == labels).sum().float()},
+        )
+
+    def evaluator(self) -> LabellingEvaluator:
+        return LabellingEvaluator(self)
+
+
+def read_labels(
+    model: nn.Module, batch: TextBatch
+) -> tuple[Float[Tensor, "labels classes"], Int[Tensor, " labels"], Int[Tensor, " labels"]]:
+    """Return the logits, labels and numbers of a batch, without the tokens that have none."""
+    is_label = batch.labels != NO_LABEL
+    return (
+        model(batch.tokens, batch.lengths)[is_label].float(),
+        batch.labels[is_label],
+        batch.numbers[is_label],
+    )
+
+
+class LabellingEvaluator(ClassificationEvaluator):
+    """Collect the probabilities of every label, and score them."""
+
+    def __init__(self, objective: LabellingObjective) -> None:
+        super().__init__(len(objective.class_names))
+        self.objective = objective
+
+    def update(self, model: nn.Module, batch: Any) -> None:
+        self.add(*read_labels(model, batch))
+
+    def result(self) -> dict[str, Any]:
+        return {**self._spans(), **super().result()}
+
+    def report(self) -> tuple[dict[str, float], dict[str, Any]]:
+        scores, tables = super().report()
+        return {**self._spans(), **scores}, tables
+
+    def _spans(self) -> dict[str, float]:
+        if not self.objective.scores_spans:
+            return {}
+        state, names = self.state(), self.objective.class_names
+        texts: dict[int, tuple[list[str], list[str]]] = {}
+        columns = (state["indices"] // MOST_WORDS, state["outputs"].argmax(dim=-1), state["labels"])
+        for text, predicted, true in zip(*(column.tolist() for column in columns), strict=True):
+            tags = texts.setdefault(text, ([], []))
+            tags[0].append(names[true])
+            tags[1].append(names[predicted])
+        scored: SpanScores = score_spans([*texts.values()])
+        return {f"span_{name}": value for name, value in scored._asdict().items()}
+
+
+def _number(samples: Sequence[Any], place: int) -> Int[Tensor, " texts"]:
+    return torch.tensor([each.index * MOST_WORDS + place for each in samples], dtype=torch.int64)

@@ -1,0 +1,94 @@
+"""Open labelled texts: recognise the format, read it, carve out missing splits."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64
+
+from vitrail.core.errors import DataError
+from vitrail.data.dataset import order_class_names
+from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, layouts, locate
+from vitrail.data.splits import divide, stratified_split
+from vitrail.tasks.labelling.dataset import RawTexts, TextDataset, TextSplit
+from vitrail.tasks.labelling.formats import TEXT_FORMATS
+from vitrail.tasks.labelling.settings import TextDataSettings
+
+SURE = 6  # columns of texts and of labels say more than sentences that look parallel
+
+
+def open_texts(source: str | os.PathLike[str], *, settings: TextDataSettings | None = None) -> TextDataset:
+    """Open texts with a label each, or words with a tag each.
+
+    Args:
+        source: a table, a CoNLL file, or a folder with one for each split.
+        settings: the column of tags, and fractions and seed of missing splits.
+
+    Raises:
+        DataError: there is nothing of that name, its format is unknown, or it cannot be used.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rows = "".join(f"film {i} is good,praise\\nfilm {i} is bad,blame\\n" for i in range(10))
+    ...     _ = Path(folder, "films.csv").write_text("text,label\\n" + rows)
+    ...     dataset = open_texts(f"{folder}/films.csv")
+    >>> dataset.class_names, len(dataset.train), len(dataset.test), dataset.train.parts[0]
+    (('blame', 'praise'), 14, 4, ('film 0 is good',))
+    """
+    text = os.fspath(source)
+    if settings is None:
+        settings = TextDataSettings(source=text)
+    column = settings.tag_column
+    raw, format_name = locate(text, read=lambda path: _read_path(path, column), read_by_name=_refuse_name)
+    class_names = order_class_names(
+        label for rows in raw.splits.values() for row in rows for label in row.labels
+    )
+    splits = {name: TextSplit.of(rows, class_names) for name, rows in raw.splits.items()}
+    divided = divide(
+        splits,
+        raw.findings,
+        settings,
+        empty=TextSplit((), (), ()),
+        hold_out=lambda train, fraction, seed, max_held: stratified_split(
+            _strata(train, raw), fraction, seed=seed, max_held=max_held
+        ),
+        things="texts",
+    )
+    return TextDataset(source=text, format=format_name, class_names=class_names, labels=raw.labels, **divided)
+
+
+def recognises(source: str) -> int:
+    """Return how surely a source is labelled texts, by a cheap look; 0 if not."""
+    if source.startswith(HUB_PREFIX) or not source.strip():
+        return 0
+    return SURE * (format_of(TEXT_FORMATS, Path(source).expanduser(), None) is not None)
+
+
+def _strata(train: TextSplit, raw: RawTexts) -> Int64[np.ndarray, " texts"]:
+    """Return what a held-out part has its share of: the labels of sentences; nothing for tags."""
+    if raw.labels == "words":
+        return np.zeros(len(train), dtype=np.int64)
+    return np.concatenate([np.zeros(0, np.int64), *train.labels])
+
+
+def _read_path(path: Path, tag_column: int | None) -> tuple[RawTexts, str] | None:
+    found = format_of(TEXT_FORMATS, path, tag_column) or format_by_suffix(TEXT_FORMATS, path, ".gz")
+    if found is not None:
+        return found.read(path, tag_column), found.name
+    if not path.exists():
+        return None
+    raise DataError(
+        f"{path} holds no labelled texts in a known format",
+        expected=layouts(TEXT_FORMATS),
+        remedy="Name the columns 'text' and 'label'",
+    )
+
+
+def _refuse_name(name: str) -> RawTexts:
+    raise DataError(
+        f"labelled texts were to be read from the hub as {name!r}",
+        expected=layouts(TEXT_FORMATS),
+        remedy="Download the data set as parquet, and name that file or its folder",
+    )

@@ -1,0 +1,186 @@
+"""Inference with a model that labels texts: sentences in, labels of them or of their words out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vitrail.core.errors import DataError
+from vitrail.data.text.input_lines import Line
+from vitrail.data.text.rows import join_rows
+from vitrail.data.text.subwords import vocabulary_from_files
+from vitrail.data.text_preprocessing import TextPreprocessing
+from vitrail.engines.loading import load_any
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import LabellingModelConfig
+from vitrail.tasks.answer_files import FileResults
+from vitrail.tasks.labelling.samples import EncodedText, encode_text
+from vitrail.tasks.predicting import answer_in_order, check_positive, check_task, chunks_of, device_or_default
+
+WORD = re.compile(r"\w+(?:[-'.@]\w+)*|[^\w\s]")
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """The labels of one text, or an error."""
+
+    text: str
+    parts: tuple[str, ...] = ()
+    """What has a label: the text, or each of its words."""
+    scores: tuple[tuple[tuple[str, float], ...], ...] = ()
+    """The most probable labels of each part with their probabilities."""
+    is_of_words: bool = False
+    """Whether each word has a label."""
+    error: str | None = None
+    """Why the text could not be labelled."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The most probable label of each part."""
+        return tuple(best[0][0] for best in self.scores)
+
+    def keep(self, top: int) -> LabelledText:
+        """Return the same with fewer labels of each part."""
+        return replace(self, scores=tuple(best[:top] for best in self.scores))
+
+    def to_json(self) -> dict[str, Any]:
+        if self.error is not None:
+            return {"text": self.text, "error": self.error}
+        found = [
+            {
+                "label": best[0][0],
+                "probability": best[0][1],
+                "scores": [{"label": name, "probability": share} for name, share in best],
+            }
+            for best in self.scores
+        ]
+        if not self.is_of_words:
+            return {"text": self.text, **found[0]}
+        words = [{"word": word, **each} for word, each in zip(self.parts, found, strict=True)]
+        return {"text": self.text, "words": words}
+
+
+class Labeller:
+    """Label texts, or each of their words, with a trained model.
+
+    Args:
+        source: a run directory, the folder of a saved model, a published model, or a loaded one.
+        device: by default a GPU, if there is one.
+
+    Raises:
+        CheckpointError: the source holds no usable model, or none that labels texts.
+
+    Example:
+        >>> labeller = Labeller("runs/reviews")  # doctest: +SKIP
+        >>> labeller.label(["What a film!"])[0].labels  # doctest: +SKIP
+        ('positive',)
+    """
+
+    def __init__(
+        self,
+        source: str | Path | LoadedModel,
+        *,
+        device: str | torch.device | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        check_positive("the batch size", batch_size, "Choose 32")
+        loaded = source if isinstance(source, LoadedModel) else load_any(source)
+        check_task(
+            loaded,
+            "labelling",
+            fits=isinstance(getattr(loaded.model, "config", None), LabellingModelConfig),
+            does_not="does not label texts",
+            expected="a run that was trained on texts with labels, or on words with tags",
+        )
+        self.device, self.batch_size = device_or_default(device), batch_size
+        self.model: Any = loaded.model.eval().to(self.device)
+        self.preprocessing = TextPreprocessing.from_tree(loaded.preprocessing)
+        self.vocabulary = vocabulary_from_files(loaded.files)
+        self.class_names = tuple(loaded.class_names)
+
+    def label(self, texts: Iterable[Line], *, top: int = 1) -> list[LabelledText]:
+        """Label texts in order; one that cannot be labelled gets an error instead of raising.
+
+        Args:
+            texts: sentences, or read errors, as ``read_lines`` yields.
+            top: number of labels of each part.
+        """
+        return list(
+            answer_in_order(
+                chunks_of([*texts], self.batch_size),
+                read=self._encode,
+                run=lambda lines, encoded: self._label(list(map(str, lines)), encoded, top),
+                failed=lambda line, error: LabelledText(line if isinstance(line, str) else "", error=error),
+            )
+        )
+
+    def parts(self, text: str) -> tuple[str, ...]:
+        """Return what gets a label: the text, or its words and punctuation marks."""
+        return (text,) if self.preprocessing.labels == "sentence" else tuple(WORD.findall(text))
+
+    def encode(self, text: str) -> EncodedText:
+        """Cut a text into subwords.
+
+        Raises:
+            DataError: it holds no word, or too many.
+        """
+        shown = repr(text if len(text) < 60 else text[:57] + "...")
+        return encode_text(self.parts(text), self.vocabulary, self.preprocessing, name=f"the text {shown}")
+
+    @torch.inference_mode()
+    def probabilities(self, rows: Sequence[Sequence[int]]) -> Float[Tensor, "texts *tokens classes"]:
+        """Return the probabilities of each label for rows of subwords with begin and end, on the CPU."""
+        tokens, lengths = join_rows(rows, pad_id=self.vocabulary.pad_id)
+        logits = self.model(tokens.to(self.device), lengths.to(self.device))
+        return logits.float().softmax(dim=-1).cpu()
+
+    @torch.inference_mode()
+    def embed(self, text: str) -> tuple[list[str], Float[Tensor, "tokens dim"]]:
+        """Return the subwords of a text, begin and end included, and the contextual embedding of each."""
+        row = self.encode(text).row
+        tokens, lengths = join_rows([row], pad_id=self.vocabulary.pad_id)
+        states = self.model.states(tokens.to(self.device), lengths.to(self.device))
+        return self.vocabulary.pieces(row), states[0].float().cpu()
+
+    def _encode(self, line: Line) -> EncodedText:
+        if isinstance(line, DataError):
+            raise line
+        return self.encode(line)
+
+    def _label(
+        self, texts: Sequence[str], encoded: Sequence[EncodedText], top: int
+    ) -> Iterator[LabelledText]:
+        found = self.probabilities([each.row for each in encoded])
+        for index, (text, each) in enumerate(zip(texts, encoded, strict=True)):
+            rows = found[index, each.starts] if self.preprocessing.labels == "words" else found[[index]]
+            best = rows.topk(min(top, len(self.class_names)))
+            scores = tuple(
+                tuple((self.class_names[label], share) for label, share in zip(labels, shares, strict=True))
+                for labels, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            )
+            yield LabelledText(text, self.parts(text), scores, self.preprocessing.labels == "words")
+
+
+def label_results(found: Sequence[LabelledText]) -> FileResults:
+    """Return labels in every output format: a row for each label of each text or word."""
+    rows = [
+        (str(number), part, name, f"{share:.6f}")
+        for number, each in enumerate(found, start=1)
+        for part, best in zip(each.parts, each.scores, strict=True)
+        for name, share in best
+    ]
+    return FileResults(
+        tree=[each.to_json() for each in found],
+        columns=("text", "label", "probability"),
+        rows=[(part, name, f"{float(share):.1%}") for _, part, name, share in rows],
+        errors=[(each.text or "(empty line)", each.error) for each in found if each.error],
+        table=[("line", "text", "label", "probability"), *rows],
+        lines=[" ".join(each.labels) for each in found],
+    )

@@ -1,0 +1,197 @@
+"""The labelling task: a label for each text, or for each of its words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitrail.core.config import Config
+from vitrail.core.errors import DataError
+from vitrail.data.findings import Verdict
+from vitrail.data.text.subwords import SentencePieceSubwords, vocabulary_from_files, vocabulary_to_files
+from vitrail.data.text_preprocessing import TextPreprocessing
+from vitrail.engines.loading import load_start
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.contract import LabellingModelConfig, ModelConfig
+from vitrail.report.sections import RunRecord
+from vitrail.tasks.contract import (
+    Choice,
+    ComparisonMetric,
+    ModelRequest,
+    Parts,
+    Scoring,
+    Settled,
+    Task,
+    build_model,
+    check_num_classes,
+    match_classes,
+)
+from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_texts
+from vitrail.tasks.labelling.choose import choose
+from vitrail.tasks.labelling.dataset import TextDataset, TextSplit
+from vitrail.tasks.labelling.doctor import check_texts
+from vitrail.tasks.labelling.explanation import explain_text
+from vitrail.tasks.labelling.objective import LabellingObjective
+from vitrail.tasks.labelling.opening import open_texts, recognises
+from vitrail.tasks.labelling.predictor import Labeller
+from vitrail.tasks.labelling.report import write_labelling_report
+from vitrail.tasks.labelling.samples import TextSource
+from vitrail.tasks.labelling.settings import LabellingExperiment, TextDataSettings
+from vitrail.train.machine import inspect_machine
+from vitrail.train.settings import Experiment
+
+EVALUATION_BATCH = 8192  # tokens
+MAX_EPOCHS = 40
+FORWARD_SHARE = 0.35  # of a train step, for a forward pass of the same batch
+NUM_EXPLAINED, MAX_EXPLAINED_WORDS = 4, 40  # in a report
+
+
+class LabellingTask(Task):
+    """The task ``labelling``; see ``vitrail.tasks.contract.Task``."""
+
+    name = "labelling"
+    experiment: type[Experiment] = LabellingExperiment
+    models: type[ModelConfig] = LabellingModelConfig
+    headline = "accuracy"
+    contents = "texts with labels"
+    usage = "vitrail label, in Python vitrail.Labeller"
+    samples = "texts"
+    explain_options = frozenset({"layer", "head"})
+    explains_texts = True
+
+    def recognises(self, source: str) -> int:
+        return recognises(source)
+
+    def data_settings(self, source: str, loaded: LoadedModel | None = None) -> TextDataSettings:
+        return TextDataSettings(source=source)
+
+    def open(self, data: TextDataSettings) -> TextDataset:
+        return open_texts(data.source, settings=data)
+
+    def check(self, dataset: TextDataset) -> Verdict:
+        return check_texts(dataset)
+
+    def choose(
+        self, dataset: TextDataset, asked: LabellingExperiment, request: ModelRequest, budget_s: float
+    ) -> tuple[Experiment, list[Choice]]:
+        pretrained = load_start(asked.weights, request.name)
+        return choose(dataset, inspect_machine(), request, pretrained=pretrained)
+
+    def settle(self, experiment: LabellingExperiment, dataset: TextDataset) -> Settled:
+        """Learn the subwords, or take those of the weights, and set what depends on them."""
+        pretrained = load_start(experiment.weights, experiment.model.name)
+        files: Mapping[str, bytes]
+        if pretrained is None:
+            data = experiment.data
+            texts = [dataset.train.text(index) for index in range(len(dataset.train))]
+            prepared = TextPreprocessing(lower_case=data.lower_case).prepare(texts)
+            vocabulary = SentencePieceSubwords.train(prepared, size=data.vocabulary_size, kind=data.subwords)
+            files = vocabulary_to_files(vocabulary)
+            changes = {"model.vocabulary_size": vocabulary.size, "model.max_length": data.max_length}
+        else:
+            files, changes = dict(pretrained.files), {}
+            experiment = experiment.with_changes(
+                {"data.max_length": min(experiment.data.max_length, experiment.model.max_length)}
+            )
+        return Settled(experiment.with_changes(changes), files)
+
+    def assemble(
+        self, experiment: LabellingExperiment, dataset: TextDataset, files: Mapping[str, bytes]
+    ) -> Parts:
+        data, train, model_labels = experiment.data, experiment.train, experiment.model.labels
+        check_num_classes(experiment, dataset)
+        _check_labels(dataset, model_labels)
+        pretrained = load_start(experiment.weights, experiment.model.name)
+        preprocessing = TextPreprocessing(
+            labels=model_labels, lower_case=data.lower_case, max_length=data.max_length
+        )
+        if pretrained is not None:
+            kept = {"labels": model_labels, "max_length": data.max_length}
+            preprocessing = TextPreprocessing.from_tree(pretrained.preprocessing).with_changes(kept)
+        vocabulary = vocabulary_from_files(files)
+        objective = LabellingObjective(
+            dataset.class_names, vocabulary, preprocessing, label_smoothing=experiment.task.label_smoothing
+        )
+        validation = None
+        if len(dataset.validation) and train.validations:
+            validation = TextSource(dataset.validation, vocabulary, preprocessing)
+        return Parts(
+            dataset=dataset,
+            objective=objective,
+            final_objective=objective,
+            model=build_model(experiment, pretrained),
+            train=TextSource(dataset.train, vocabulary, preprocessing),
+            validation=validation,
+            test=TextSource(dataset.test, vocabulary, preprocessing),
+            preprocessing=preprocessing,
+            class_names=dataset.class_names,
+            unit="tokens",
+            evaluation_batch=EVALUATION_BATCH,
+            max_epochs=MAX_EPOCHS,
+            evaluation_share=FORWARD_SHARE,
+            files=files,
+        )
+
+    def sign(self, dataset: TextDataset, split: str, preprocessing: Config) -> dict[str, str]:
+        assert isinstance(preprocessing, TextPreprocessing)
+        cut = f"first {preprocessing.max_length} subwords"
+        return dataset.sign(split) | {
+            "input": f"{dataset.labels}{', lower case' * preprocessing.lower_case}, {cut}"
+        }
+
+    def score(self, loaded: LoadedModel, dataset: TextDataset, split: str) -> Scoring:
+        """Match the classes by name."""
+        preprocessing = TextPreprocessing.from_tree(loaded.preprocessing)
+        _check_labels(dataset, preprocessing.labels)
+        vocabulary = vocabulary_from_files(loaded.files)
+        numbers, part = match_classes(dataset, loaded.class_names), dataset.splits[split]
+        matched = TextSplit(part.parts, [numbers[labels] for labels in part.labels], part.names)
+        return Scoring(
+            LabellingObjective(loaded.class_names, vocabulary, preprocessing),
+            TextSource(matched, vocabulary, preprocessing),
+            self.sign(dataset, split, preprocessing),
+            EVALUATION_BATCH,
+        )
+
+    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+        test, labeller = parts.dataset.test, Labeller(loaded)
+        texts = [
+            text for text in map(test.text, range(len(test))) if len(text.split()) <= MAX_EXPLAINED_WORDS
+        ]
+        explained = []
+        for text in texts[:NUM_EXPLAINED]:
+            try:
+                explained.append(explain_text(labeller, text))
+            except DataError:  # words that the model's rule cuts differently, and then too many
+                continue
+        is_of_words = labeller.preprocessing.labels == "words"
+        write_labelling_report(path, record, test, explained, is_of_words=is_of_words)
+
+    def explain(
+        self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
+    ) -> WrittenExplanations:
+        labeller = Labeller(loaded)
+        return explain_texts(lambda text: explain_text(labeller, text), inputs, options)
+
+    def comparison_metric(self, source: str) -> ComparisonMetric | None:
+        from vitrail.tasks.labelling.comparing import TEXT_ACCURACY
+
+        return TEXT_ACCURACY
+
+
+TASK = LabellingTask()
+
+
+def _check_labels(dataset: Any, labels: str) -> None:
+    """Refuse labels of sentences for a model of words, and the reverse."""
+    if dataset.labels != labels:
+        raise DataError(
+            f"{dataset.source} has a label for each {_each(dataset.labels)}",
+            expected=f"a label for each {_each(labels)}, as the model gives",
+            remedy="Name other data, or train a model on this",
+        )
+
+
+def _each(labels: str) -> str:
+    return "word" if labels == "words" else "text"

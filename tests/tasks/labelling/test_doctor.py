@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from vitrail.tasks.labelling.doctor import check_texts
+from vitrail.tasks.labelling.opening import open_texts
+
+
+def checked(folder, train, test="good,praise\nbad,blame\n"):
+    for split, rows in (("train", train), ("test", test)):
+        (folder / f"{split}.csv").write_text(f"text,label\n{rows}")
+    verdict = check_texts(open_texts(folder))
+    return verdict, {finding.check: finding for finding in verdict.findings}
+
+
+MANY = "".join(f"a fine film {i},praise\na poor film {i},blame\n" for i in range(12))
+
+
+def test_clean_texts_are_usable(tmp_path):
+    verdict, found = checked(tmp_path, MANY)
+    assert verdict.usable
+    assert not {"warning", "error"} & {finding.severity for finding in found.values()}
+    assert verdict.summary()[0].startswith(f"{tmp_path}: 26 texts, 2 classes")
+
+
+@pytest.mark.parametrize(
+    ("train", "check", "severity"),
+    [
+        (MANY + '"  ",praise\n', "empty-texts", "warning"),
+        (MANY + "Good,praise\n", "test-in-train", "warning"),
+        (MANY + "a fine film 3,blame\n", "conflicting-labels", "warning"),
+        (MANY + "word " * 500 + ",praise\n", "long-texts", "warning"),
+        (MANY + "odd,Praise\n", "similar-class-names", "warning"),
+        (MANY.replace("blame", "praise"), "one-class", "error"),
+        (MANY.replace("blame", "other"), "class-not-in-train", "error"),
+    ],
+)
+def test_faults_are_found(tmp_path, train, check, severity):
+    verdict, found = checked(tmp_path, train)
+    assert found[check].severity == severity
+    assert verdict.usable == (severity != "error")
+
+
+def test_empty_texts_are_left_out(tmp_path):
+    verdict, _ = checked(tmp_path, MANY + ",praise\n")
+    dataset = open_texts(tmp_path)
+    assert len(verdict.exclude) == 1
+    assert len(dataset.without(verdict.exclude).train) == len(dataset.train) - 1
+
+
+def test_sentences_with_tags_are_counted_by_words(tmp_path):
+    (tmp_path / "train.conll").write_text("John B-PER\nruns O\n\n" * 12)
+    (tmp_path / "test.conll").write_text("Paris B-LOC\nruns O\n")
+    verdict = check_texts(open_texts(tmp_path))
+    assert verdict.counts["per_class"]["O"] == {"train": 11, "validation": 1, "test": 1}
+    unlearned = next(finding for finding in verdict.findings if finding.check == "class-not-in-train")
+    assert (unlearned.items, unlearned.severity) == (("B-LOC",), "warning")
+    assert verdict.usable
