@@ -240,15 +240,16 @@ def vocabulary_to_files(vocabulary: Any) -> dict[str, bytes]:
 
 
 def vocabulary_from_files(files: Mapping[str, bytes]) -> Subwords:
-    """Read what ``vocabulary_to_files`` returned: words, subwords learned here, or those of a published CLIP.
+    """Read what ``vocabulary_to_files`` returned: words, subwords learned here, or published ones.
 
     Raises:
         CheckpointError: the file is missing or damaged.
     """
     from vitrail.data.text.clip_subwords import CLIPSubwords  # made of parts of this file
+    from vitrail.data.text.word_pieces import WordPieces
     from vitrail.data.text.words import WordVocabulary
 
-    kinds = {kind.file: kind for kind in (WordVocabulary, SentencePieceSubwords, CLIPSubwords)}
+    kinds = {kind.file: kind for kind in (WordVocabulary, SentencePieceSubwords, CLIPSubwords, WordPieces)}
     for name, kind in kinds.items():
         if name in files:
             return kind.from_bytes(files[name])

@@ -18,9 +18,12 @@ from vitrail.models.contract import (
     DetectionModelConfig,
     ImageModelConfig,
     ImageTextModelConfig,
+    LabellingModelConfig,
     ModelConfig,
     TranslationModelConfig,
 )
+from vitrail.models.weights.bert import MODEL_TYPE as BERT
+from vitrail.models.weights.bert import load_bert
 from vitrail.models.weights.clip import MODEL_TYPE as CLIP
 from vitrail.models.weights.clip import OPEN_CLIP_FILE, load_clip, load_open_clip
 from vitrail.models.weights.conversion import (
@@ -60,7 +63,7 @@ FAMILIES = {  # by the hub's model_type
     "deit": "vit",
     "pvt_v2": "pvtv2",
 }
-LOADERS = {MARIAN: load_marian, DETR: load_detector, CLIP: load_clip}  # likewise
+LOADERS = {MARIAN: load_marian, DETR: load_detector, CLIP: load_clip, BERT: load_bert}  # likewise
 
 
 class _Found(NamedTuple):
@@ -321,6 +324,8 @@ def _outputs(loaded: LoadedModel) -> str:
     config = loaded.model.config
     if isinstance(config, TranslationModelConfig):
         return f"{config.target_vocabulary_size:,} subwords"
+    if isinstance(config, LabellingModelConfig):
+        return f"{len(loaded.class_names)} labels, {config.vocabulary_size:,} subwords"
     if isinstance(config, ImageTextModelConfig):
         return f"embeddings of {config.embedding_dim} values, {config.vocabulary_size:,} subwords"
     return f"{len(loaded.class_names)} classes"
@@ -329,5 +334,7 @@ def _outputs(loaded: LoadedModel) -> str:
 def _preparation(preprocessing: Mapping[str, Any]) -> str:
     if "languages" in preprocessing:
         return "sentences: {} to {}".format(*preprocessing["languages"])
+    if "labels" in preprocessing:
+        return "texts: at most {max_length} subwords, labels of {labels}".format(**preprocessing)
     size = "x".join(map(str, preprocessing["image_size"]))
     return f"images: {size}, {preprocessing['resize']}, {preprocessing['interpolation']}"

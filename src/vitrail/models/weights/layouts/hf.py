@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
+from vitrail.models.bert import BertConfig
 from vitrail.models.bit import BiTConfig
 from vitrail.models.clip import CLIPConfig
 from vitrail.models.detr import DETRConfig
@@ -307,6 +308,31 @@ def _clip_blocks(ours: str, theirs: str, depth: int) -> Iterator[Entry]:
         yield from joined_layers(f"{block}.mixer.qkv", f"{published}.self_attn", PROJECTIONS)
 
 
+BERT_BLOCK = {
+    "mixer.projection": "attention.output.dense",
+    "mixer_norm": "attention.output.LayerNorm",
+    "mlp.expand": "intermediate.dense",
+    "mlp.contract": "output.dense",
+    "mlp_norm": "output.LayerNorm",
+}
+
+
+def _bert(config: BertConfig) -> Iterator[Entry]:
+    """Map every tensor of a BERT for labels of sentences or of words; those of means have no pooler."""
+    embeddings = "bert.embeddings"
+    yield same("embedding.weight", f"{embeddings}.word_embeddings.weight")
+    yield same("positions.table", f"{embeddings}.position_embeddings.weight")
+    yield same("segments", f"{embeddings}.token_type_embeddings.weight")
+    yield from layer("norm", f"{embeddings}.LayerNorm")
+    for index in range(config.depth):
+        ours, theirs = f"blocks.{index}", f"bert.encoder.layer.{index}"
+        yield from layers(ours, theirs, BERT_BLOCK)
+        yield from joined_layers(f"{ours}.mixer.qkv", f"{theirs}.attention.self", QKV)
+    if config.labels == "sentence" and config.pool == "begin":
+        yield from layer("pooled_head.0", "bert.pooler.dense")
+    yield from layer("head", "classifier")
+
+
 MARIAN_SHARED, MARIAN_LOGITS_BIAS, MARIAN_OUTPUT = (
     "model.shared.weight",
     "final_logits_bias",
@@ -398,6 +424,7 @@ _TABLES: dict[str, Table] = {
     "detr": _detr,
     "clip": _clip,
     "transformer": _transformer,
+    "bert": _bert,
 }
 _IGNORED = {
     "swin": ("relative_position_index",),
@@ -460,6 +487,13 @@ _NAMES = {
     "facebook/detr-resnet-101": "detr_r101",
     "facebook/detr-resnet-50-dc5": "detr_r50_dc5",
     "facebook/detr-resnet-101-dc5": "detr_r101_dc5",
+    "google-bert/bert-base-uncased": "bert_base",
+    "google-bert/bert-large-uncased": "bert_large",
+    **{
+        f"google/bert_uncased_L-{depth}_H-{width}_A-{width // 64}": name
+        for name, depth, width in (("bert_tiny", 2, 128), ("bert_mini", 4, 256), ("bert_small", 4, 512))
+    },
+    "sentence-transformers/all-MiniLM-L6-v2": "minilm_l6",
     "openai/clip-vit-base-patch32": "clip_b32",
     "openai/clip-vit-base-patch16": "clip_b16",
     "openai/clip-vit-large-patch14": "clip_l14",

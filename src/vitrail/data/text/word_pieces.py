@@ -1,0 +1,95 @@
+"""Subwords of published BERTs: WordPiece, the longest known beginning of each word first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Self
+
+from vitrail.core.errors import ConfigError
+from vitrail.data.text.subwords import unusable
+
+PAD, BEGIN, END, UNKNOWN = "[PAD]", "[CLS]", "[SEP]", "[UNK]"
+CONTINUES = "##"
+PUBLISHED = "the vocab.txt of a BERT, with a piece on each line"
+
+
+class WordPieces:
+    """Subwords of a BERT, cut by the library tokenizers.
+
+    Words are cut at spaces and punctuation; accents are removed where letters are lower-cased. Text never
+    becomes a special token.
+
+    Args:
+        pieces: in the order of their ids, with [PAD], [CLS], [SEP] and [UNK].
+        lower_case: whether letters are made lower-case.
+
+    Raises:
+        CheckpointError: a special piece is missing.
+        ConfigError: the library is not installed.
+
+    Paper: Wu et al. 2016, section 4.1; Devlin et al. 2019, published code.
+    """
+
+    file = "word-pieces.json"
+
+    def __init__(self, pieces: Sequence[str], *, lower_case: bool) -> None:
+        missing = [token for token in (PAD, BEGIN, END, UNKNOWN) if token not in pieces]
+        if missing:
+            raise unusable(f"its pieces lack {' and '.join(missing)}", PUBLISHED)
+        self._pieces, self.lower_case = list(pieces), lower_case
+        numbers = {piece: number for number, piece in enumerate(pieces)}
+        self.size = len(pieces)
+        self.pad_id, self.begin_id, self.end_id, self.unknown_id = (
+            numbers[token] for token in (PAD, BEGIN, END, UNKNOWN)
+        )
+        self._tokenizer = _build(numbers, lower_case)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle for worker processes as bytes."""
+        return type(self).from_bytes, (self.to_bytes(),)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        stored = json.loads(content)
+        return cls(stored["pieces"], lower_case=stored["lower_case"])
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"lower_case": self.lower_case, "pieces": self._pieces}).encode()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [found.ids for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
+        """Cut each text as ``encode`` does; ``ConfigError`` if subwords are to be sampled."""
+        if dropout:
+            raise ConfigError(
+                f"subwords of a BERT were to be drawn at random, with dropout {dropout:g}",
+                expected="no dropout of subwords",
+                remedy="Train from random weights to draw them",
+            )
+        return self.encode(texts)
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        specials = {self.pad_id, self.begin_id, self.end_id}
+        written = [" ".join(self._pieces[number] for number in row if number not in specials) for row in rows]
+        return [text.replace(f" {CONTINUES}", "") for text in written]
+
+    def pieces(self, row: Sequence[int]) -> list[str]:
+        """Return each subword of a row, with ## where it continues a word."""
+        return [self._pieces[number] for number in row]
+
+
+def _build(numbers: dict[str, int], lower_case: bool) -> Any:
+    try:
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    except ImportError:
+        raise ConfigError(
+            "the subwords of a BERT need the library tokenizers",
+            expected="tokenizers, which transformers brings along",
+            remedy="Install it with: pip install tokenizers",
+        ) from None
+    tokenizer = Tokenizer(models.WordPiece(vocab=numbers, unk_token=UNKNOWN, max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer

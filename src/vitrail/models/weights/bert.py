@@ -1,0 +1,124 @@
+"""Load published BERTs of transformers, with their vocabulary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.core.errors import ConfigError
+from vitrail.data.text.subwords import vocabulary_to_files
+from vitrail.data.text.word_pieces import WordPieces
+from vitrail.data.text_preprocessing import TextPreprocessing
+from vitrail.models.bert import BertConfig
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.weights.conversion import convert_to
+from vitrail.models.weights.files import WEIGHT_FILES, hub_file, hub_settings, read_state
+from vitrail.models.weights.preparation import assemble, class_names, faults_of, unlike_ours
+
+MODEL_TYPE = "bert"
+ANY_VARIANT = "bert_base"  # whose settings are all replaced
+FIXED = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
+PIECES, TOKENIZER = "vocab.txt", "tokenizer.json"
+POOLING = "1_Pooling/config.json"  # of sentence-transformers
+TASKS = {"BertForTokenClassification": "words"}
+
+
+def load_bert(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
+    """Load a BERT by its ``config.json`` and repository (as for ``hub_file``).
+
+    Weights without a classifier, such as those of pre-training, get a head of zeros.
+
+    Raises:
+        CheckpointError: the files cannot be had, do not belong together, or are of a model unlike ours.
+    """
+    state = _named_as_in_models(read_state(hub_file(repository, WEIGHT_FILES)))
+    has_head = "classifier.weight" in state
+    num_classes = len(state["classifier.weight"]) if has_head else 1
+    architecture = next(iter(settings.get("architectures") or ()), "")
+    labels = TASKS.get(architecture, "sentence")
+    # Weights without a pooler, as of masked words alone, label by the mean.
+    pools = labels == "sentence" and "bert.pooler.dense.weight" in state and not _takes_means(repository)
+    described = hub_settings(repository, "tokenizer_config.json")
+    pieces = _read_pieces(hub_file(repository, (PIECES, TOKENIZER)))
+    vocabulary = WordPieces(pieces, lower_case=described.get("do_lower_case", True))
+    config = to_config(
+        settings,
+        origin=repository,
+        num_classes=num_classes,
+        labels=labels,
+        pool="begin" if pools else "mean",
+        pad_id=vocabulary.pad_id,
+        begin_id=vocabulary.begin_id,
+        end_id=vocabulary.end_id,
+    )
+    kept = {name: tensor for name, tensor in state.items() if pools or not name.startswith("bert.pooler.")}
+    if not has_head:
+        zeros = torch.zeros(num_classes, config.width)
+        kept |= {"classifier.weight": zeros, "classifier.bias": zeros[:, 0].clone()}
+    return assemble(
+        ANY_VARIANT,
+        config,
+        convert_to(kept, source="hf", config=config),
+        TextPreprocessing(labels=labels, lower_case=False, max_length=config.max_length),
+        class_names(settings, num_classes) if has_head else ["(no classes)"],
+        about={"origin": f"hf:{repository}"},
+        files=vocabulary_to_files(vocabulary),
+    )
+
+
+def to_config(settings: Mapping[str, Any], *, origin: str, **ours: Any) -> BertConfig:
+    """Convert a ``config.json`` to our settings.
+
+    Raises:
+        CheckpointError: we have no such model.
+    """
+    faults = faults_of(settings, FIXED)
+    tree = {
+        "vocabulary_size": settings.get("vocab_size", 30_522),
+        "width": settings.get("hidden_size", 768),
+        "depth": settings.get("num_hidden_layers", 12),
+        "num_heads": settings.get("num_attention_heads", 12),
+        "hidden_dim": settings.get("intermediate_size", 3072),
+        "max_length": settings.get("max_position_embeddings", 512),
+        "num_segments": settings.get("type_vocab_size", 2),
+        "norm_eps": settings.get("layer_norm_eps", 1e-12),
+        "dropout": settings.get("hidden_dropout_prob", 0.1),
+        **ours,
+    }
+    if not faults:
+        try:
+            return BertConfig.from_tree(tree)
+        except ConfigError as error:
+            faults.append(error.given)
+    raise unlike_ours(origin, "BERT", "; ".join(faults), "a BERT encoder with learned positions and GELU")
+
+
+def _named_as_in_models(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Name tensors as ``BertForSequenceClassification`` does; without the heads of pre-training."""
+    renamed = {}
+    for name, tensor in state.items():
+        if not name.startswith("cls.") and not name.endswith("position_ids"):
+            full = name if name.startswith(("bert.", "classifier.")) else f"bert.{name}"
+            # names of the first TensorFlow checkpoints
+            renamed[full.replace(".gamma", ".weight").replace(".beta", ".bias")] = tensor
+    return renamed
+
+
+def _takes_means(repository: str) -> bool:
+    """Tell whether sentence-transformers takes means of tokens, which only its folders say."""
+    path = Path(repository) / POOLING
+    if not path.is_file():
+        return "sentence-transformers/" in repository
+    return bool(json.loads(path.read_text(encoding="utf-8")).get("pooling_mode_mean_tokens"))
+
+
+def _read_pieces(path: Path) -> list[str]:
+    if path.name == PIECES:
+        return path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    numbers = json.loads(path.read_text(encoding="utf-8"))["model"]["vocab"]
+    return sorted(numbers, key=numbers.__getitem__)
