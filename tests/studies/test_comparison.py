@@ -82,7 +82,7 @@ def test_no_difference_is_claimed_that_is_not_shown(comparison):
     leader, *others = state(comparison)
     assert leader == ("pooling has the highest accuracy, 90.0%; no significant difference to attention.")
     assert others == [
-        "Intervals are over test images, 95 %; what another seed would give is not in them: give --seeds 3 "
+        "Intervals are over test samples, 95 %; what another seed would give is not in them: give --seeds 3 "
         "or more to know. A difference is significant where p is below 0.05 and its interval excludes zero."
     ]
 
@@ -92,7 +92,7 @@ def test_no_difference_is_claimed_that_is_not_shown(comparison):
 )
 def test_a_difference_needs_both_a_small_p_and_an_interval_without_zero(comparison, p, lower, is_significant):
     changed = comparison.model_copy(update={"pairs": (pair_of("pooling", "attention", p, lower=lower),)})
-    better = "is better than attention by more than the choice of test images explains" in state(changed)[0]
+    better = "is better than attention by more than the choice of test samples explains" in state(changed)[0]
     assert better == is_significant
 
 
