@@ -31,9 +31,9 @@ class TextBatch(TensorBatch):
     """Begin, subwords, end, and padding."""
     lengths: Int[Tensor, " texts"]
     """Tokens without padding."""
-    labels: Int[Tensor, texts * tokens]
+    labels: Int[Tensor, "texts ..."]
     """Of each text; or of each token, ``NO_LABEL`` where no word begins."""
-    numbers: Int[Tensor, texts * tokens]
+    numbers: Int[Tensor, "texts ..."]
     """Number of each label: the index of its text times ``MOST_WORDS``, plus the place of its word."""
 
 
