@@ -11,8 +11,8 @@ from making.caption_folders import draw_square
 from making.small_models import small_captioner
 from vitrail.cli import main
 from vitrail.core.errors import DataError
-from vitrail.data.text.subwords import SentencePieceSubwords
-from vitrail.tasks.captioning.explanation import END, explain_caption_files, words_of_text, words_of_tokens
+from vitrail.data.text.word_groups import END
+from vitrail.tasks.captioning.explanation import explain_caption_files
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.explaining import ExplainOptions
 
@@ -86,25 +86,3 @@ def test_a_caption_that_cannot_be_explained_is_not_blamed_on_the_image(
 
     assert str(refused.value).startswith(message)
 
-
-def test_subwords_of_each_word_are_those_of_the_whole_caption() -> None:
-    subwords = SentencePieceSubwords.train(["a red dog runs", "two reddish dogs run"] * 3, size=40)
-    text = "a doggish xylo"
-
-    found = words_of_text(subwords, text)
-
-    assert list(found.tokens) == subwords.encode([text])[0]
-    assert found.words == ("a", "doggish", "xylo", END)
-    assert [step for steps in found.steps for step in steps] == list(range(len(found.tokens) + 1))
-    assert found.unknown == (2,)
-
-
-def test_tokens_that_a_model_wrote_are_joined_to_its_words() -> None:
-    subwords = SentencePieceSubwords.train(["a red dog runs", "two reddish dogs run"] * 3, size=40)
-    tokens = subwords.encode(["two reddogs"])[0]
-
-    found = words_of_tokens(subwords, tokens)
-
-    assert found.words == ("two", "reddogs", END)
-    assert found.unknown == ()
-    assert found.steps[-1] == (len(tokens),)

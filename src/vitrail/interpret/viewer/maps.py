@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -70,6 +71,8 @@ class Maps:
     """Which of a grid of queries the model reads, if one stands for all."""
     note: str = ""
     """Remark beside the maps; plain text."""
+    steps: tuple[int, ...] = ()
+    """Step of generation that ends each query, if they were generated one after the other."""
 
     @property
     def shown(self) -> tuple[AttentionMap, ...]:
@@ -158,6 +161,26 @@ class Maps:
         rows, columns = recorded.query_grid
         row, column = min(int(query[0] * rows), rows - 1), min(int(query[1] * columns), columns - 1)
         return num_query_prefix(recorded) + row * columns + column
+
+
+def merge_words(
+    recorded: AttentionMap,
+    queries: Sequence[Sequence[int]],
+    keys: Sequence[Sequence[int]] | None = None,
+) -> AttentionMap:
+    """Merge a map of tokens to one of words: mean over the tokens that ask, sum over those that are read.
+
+    The rows of words sum to one as those of tokens do.
+
+    Args:
+        queries: the rows of each word.
+        keys: the columns of each word; None keeps the columns.
+    """
+    weights = recorded.weights
+    if keys is not None:
+        weights = torch.stack([weights[..., list(tokens)].sum(dim=-1) for tokens in keys], dim=-1)
+    rows = [weights[:, :, list(tokens)].mean(dim=2) for tokens in queries]
+    return recorded._replace(weights=torch.stack(rows, dim=2))
 
 
 def num_query_prefix(recorded: AttentionMap) -> int:
