@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
-from vitrail.models.decoding import Hypothesis, beam_search, greedy, rank
+from vitrail.models.decoding import Candidate, Hypothesis, beam_search, greedy, rank
 
 PAD, BEGIN, END = 0, 1, 2
 VOCABULARY = 6
@@ -240,6 +240,35 @@ def test_the_best_come_first_and_carry_their_log_probability() -> None:
             assert hypothesis.log_probability == pytest.approx(total, abs=1e-5)
             length = len(hypothesis.tokens) + hypothesis.is_finished
             assert hypothesis.score == pytest.approx(total / length**0.6, abs=1e-5)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+def test_the_beam_can_be_watched(length_penalty: float) -> None:
+    model = TableModel(seed=12)
+    settings: dict[str, Any] = {"beam_size": 3, "length_penalty": length_penalty, "patience": 1.0}
+    steps: list[list[Candidate]] = []
+
+    ((watched,),) = search(model, torch.tensor([6]), on_step=steps.append, **settings)
+
+    assert search(model, torch.tensor([6]), **settings) == [[watched]]
+    live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    for length, beam in enumerate(steps, start=1):
+        ranked = sorted(
+            (
+                (total + model.log_probabilities(0, tokens)[token], (*tokens, token))
+                for total, tokens in live
+                for token in WRITABLE
+                if token != END
+            ),
+            reverse=True,
+        )
+        live = ranked[:3]
+        assert [each.tokens for each in beam if not each.is_finished] == [tokens for _, tokens in live]
+        for each in beam:
+            one = Hypothesis(each.tokens, 0.0, 0.0, each.is_finished)
+            assert each.log_probability == pytest.approx(model.log_probability(0, one), abs=1e-5)
+        if length > len(watched.tokens):
+            assert [each.tokens for each in beam if each.is_finished] == [watched.tokens]
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])

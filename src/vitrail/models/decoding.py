@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -193,6 +194,17 @@ def greedy(
     return found
 
 
+class Candidate(NamedTuple):
+    """A hypothesis during beam search."""
+
+    tokens: tuple[int, ...]
+    """Output tokens so far, without begin and end."""
+    log_probability: float
+    """Sum over the tokens and the end token, if any."""
+    is_finished: bool
+    """Whether it has ended."""
+
+
 USUAL_PATIENCE = 1.0  # of ``beam_search``: the rule of most toolkits, used for published scores
 
 
@@ -209,6 +221,7 @@ def beam_search(
     num_best: int = 1,
     patience: float = math.inf,
     pad_id: int | None = None,
+    on_step: Callable[[list[Candidate]], None] | None = None,
 ) -> list[list[Hypothesis]]:
     """Beam search: follow the best ``beam_size`` hypotheses of each sentence, and return the best finished
     ones.
@@ -225,6 +238,8 @@ def beam_search(
         num_best: hypotheses returned per sentence, best first; at most ``beam_size``.
         patience: a sentence also stops when ``patience * beam_size`` of its hypotheses, and no fewer than
             ``num_best``, have finished; 1 is the rule of most toolkits, infinity the exact rule alone.
+        on_step: called after each step with the live hypotheses of a single sentence, best first, and the
+            finished ones that would be returned; not called with a beam of one.
 
     Raises:
         ConfigError: the beam size, ``num_best`` or the patience does not fit.
@@ -253,7 +268,9 @@ def beam_search(
     )
     excluded = excluded_tokens(begin_id, pad_id, end_id, max_lengths.device)
     beam = _begin(max_lengths, begin_id)
-    _search(model, state, beam, finished, beam_size=beam_size, end_id=end_id, excluded=excluded)
+    _search(
+        model, state, beam, finished, beam_size=beam_size, end_id=end_id, excluded=excluded, on_step=on_step
+    )
     return finished.hypotheses
 
 
@@ -332,14 +349,18 @@ def _search(
     beam_size: int,
     end_id: int,
     excluded: Int[Tensor, " excluded"],
+    on_step: Callable[[list[Candidate]], None] | None,
 ) -> None:
     """Search until every sentence is settled or cut."""
+    assert on_step is None or len(beam.sentences) == 1, "the beam of one sentence can be watched"
     for length in range(1, longest(beam.limits) + 1):
         logits, state = model.step(beam.tokens[:, :, -1].flatten(), state)
         ranked = rank(logits, beam.totals, 2 * beam_size, excluded)
         finished.add(beam, ranked, ranked.tokens[:, :beam_size] == end_id, length)
         beam, parents = _go_on(beam, ranked, end_id, beam_size)
         is_cut = beam.limits == length
+        if on_step is not None:
+            on_step(_candidates(beam, finished.hypotheses[0]))
         finished.add_cut(beam, is_cut, length)
         is_done = finished.are_settled(beam, length) | is_cut
         kept = (~is_done).nonzero()[:, 0]
@@ -378,6 +399,13 @@ def _go_on(
     history = beam.tokens.gather(1, parents[:, :, None].expand(-1, -1, beam.tokens.shape[2]))
     tokens = torch.cat((history, newest[:, :, None]), dim=2)  # sentences beam tokens+1
     return beam._replace(tokens=tokens, totals=totals), parents
+
+
+def _candidates(beam: _Beam, finished: list[Hypothesis]) -> list[Candidate]:
+    """Return the live hypotheses of the only sentence, then the finished ones."""
+    lives = zip(beam.tokens[0, :, 1:].tolist(), beam.totals[0].tolist(), strict=True)
+    found = [Candidate(tuple(row), total, is_finished=False) for row, total in lives if total != -math.inf]
+    return found + [Candidate(each.tokens, each.log_probability, is_finished=True) for each in finished]
 
 
 def _check_settings(beam_size: int, num_best: int, patience: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.core.errors import ConfigError
 from vitrail.data.text.rows import join_rows
 from vitrail.models.contract import TranslationModel, TranslationModelConfig
-from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search
+from vitrail.models.decoding import USUAL_PATIENCE, Candidate, Hypothesis, beam_search
 from vitrail.tasks.predicting import check_positive
 
 MAX_LENGTH_RATIO, MAX_LENGTH_EXTRA = 2.0, 10  # output limit relative to the source, as in the task
@@ -42,8 +42,14 @@ class Search(NamedTuple):
         model: TranslationModel,
         source: Int[Tensor, "batch tokens"],
         source_lengths: Int[Tensor, " batch"],
+        *,
+        on_step: Callable[[list[Candidate]], None] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Return the best hypotheses for each padded sentence; lengths include the end."""
+        """Return the best hypotheses for each padded sentence; lengths include the end.
+
+        Args:
+            on_step: as in ``beam_search``.
+        """
         config = model.config
         max_lengths = torch.tensor(self.limits(source_lengths.tolist()), device=source.device)
         return beam_search(
@@ -57,6 +63,7 @@ class Search(NamedTuple):
             length_penalty=self.length_penalty,
             num_best=self.num_best,
             patience=USUAL_PATIENCE,
+            on_step=on_step,
         )
 
     def check(self, batch_tokens: int, read_ahead: int) -> None:
