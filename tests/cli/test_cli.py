@@ -324,6 +324,7 @@ def test_predictions_are_made_by_the_engine_that_is_asked_for(run: Run, trained:
         ("detection", ("a.png", "--layer", "0", "--head", "1"), "--layer and --head"),
         ("detection", ("a.png", "--method", "attention", "--target", "a"), "--target and --method"),
         ("captioning", ("a.png", "--class", "dog"), "--class"),
+        ("captioning", ("a.png", "--subwords"), "--subwords"),
         ("translation", ("--text", "A dog.", "--method", "rollout"), "--method"),
         ("translation", ("--text", "A dog.", "--threshold", "0.5"), "--threshold"),
     ],

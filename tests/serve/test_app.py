@@ -183,7 +183,7 @@ def test_explanations_hold_what_the_pages_read(client: TestClient) -> None:
     heads = zlib.decompress(base64.b64decode(layers[0]["heads"]))
     assert len(heads) == 2 * 6 * 6
     assert text["explanation"]["name"] == ENGLISH[1]
-    assert [view["name"] for view in text["explanation"]["views"]] == ["cross", "source", "target"]
+    assert [view["name"] for view in text["explanation"]["views"]] == ["words", "cross", "source", "target"]
 
 
 def test_a_given_translation_and_a_named_class_are_explained(client: TestClient) -> None:

@@ -229,3 +229,24 @@ def test_the_interface_is_shown(page: Any, url: str) -> None:
     page.wait_for_selector("#operations section")
     assert page.locator("#operations section").count() == 6
     assert "/predict" in page.inner_text("#operations")
+
+
+def test_a_translation_plays_word_by_word_with_its_beam(page: Any, url: str) -> None:
+    page.goto(f"{url}/?model=en-de")
+    page.fill("#typed", ENGLISH[0])
+    page.wait_for_selector("#result:not([hidden]) #map image")
+    assert page.locator("#beam").is_hidden()
+
+    page.click("#play")
+
+    curtain = page.locator("#map .curtain[visibility=visible]")
+    curtain.wait_for()
+    first = float(curtain.get_attribute("height") or 0)
+    shown = page.locator("#queries button:visible").count()
+    assert page.locator("#beam li").count() >= 2
+    assert page.locator("#beam .chosen").count() == 1
+    page.wait_for_function(f"+document.querySelector('#map .curtain').getAttribute('height') < {first}")
+    assert page.locator("#queries button:visible").count() > shown
+    page.click("#play")
+    assert curtain.count() == 0
+    assert page.locator("#queries button:visible").count() == page.locator("#queries button").count()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from vitrail.cli.app import EXIT_SOME_FAILED, Count, Output, Share, Texts, app
+from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Output, Share, Texts, app
 from vitrail.cli.show import on_two_lines, show_errors, show_images_done, show_lines, show_table, show_wrapped
 from vitrail.core.errors import ConfigError
 
@@ -22,6 +22,7 @@ def explain(
     *,
     text: Texts = (),
     target: str | None = None,
+    subwords: Flag = False,
     layer: int | None = None,
     head: int | None = None,
     method: str | None = None,
@@ -42,6 +43,7 @@ def explain(
         text: Translators and labellers: sentence to explain. CLIPs: text to compare the images with. May be
             given several times.
         target: Translation or caption to explain, instead of the model's own.
+        subwords: Translators: show the alignment of subwords alone. Default: that of words first.
         layer: Layer of a picture of attention, counted from 0, negative from the end.
         head: Head of that layer, counted from 0.
         method: Shown first: rollout through all layers, attention of the last, or class-specific: relevance
@@ -57,6 +59,7 @@ def explain(
     given: dict[str, Any] = {
         "text": text,
         "target": target,
+        "subwords": subwords or None,
         "layer": layer,
         "head": head,
         "method": method,

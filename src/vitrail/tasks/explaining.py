@@ -23,6 +23,8 @@ class ExplainOptions(NamedTuple):
     """CLIP only: texts to compare the images with."""
     target: str | None = None
     """Translation or caption to explain, instead of the model's own."""
+    subwords: bool = False
+    """Translators only: whether alignments are of subwords alone."""
     layer: int | None = None
     """Of pictures of attention."""
     head: int | None = None

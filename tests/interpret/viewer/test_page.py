@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from making.explanations import EVERY, EVIL, SOURCE, WRITTEN, of_boxes, of_caption, of_image, of_text
 from vitrail.interpret.viewer import page
-from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.interpret.viewer.explanation import BeamEntry, Explanation
 from vitrail.interpret.viewer.page import explanations_html, quantise, roots, write_explanations
 
 
@@ -168,3 +169,14 @@ def test_a_notebook_shows_the_page() -> None:
 
     assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
     assert shown.count("<iframe") == 1
+
+
+def test_the_beam_is_stored_with_the_step_of_each_row() -> None:
+    text = of_text()
+    beam = (BeamEntry("Ein", -0.256, is_finished=False, is_chosen=True), BeamEntry("", -2.0, True, False))
+    cross = replace(text.maps[0], steps=(0, 1, 2))
+
+    (data,) = stored(replace(text, maps=(cross, *text.maps[1:]), beams=(beam,)))
+
+    assert data["beams"] == [[["Ein", -0.26, False, True], ["", -2.0, True, False]]]
+    assert [view["steps"] for view in data["views"]] == [[0, 1, 2], [], []]

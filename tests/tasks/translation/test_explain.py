@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_the_translation_is_the_one_that_is_found(translator: Translator) -> Non
     ((best,),) = translator.decode(translator.vocabulary.source.encode([ENGLISH[1]]), Search())
     assert [explained.title] == translator.vocabulary.target.decode([best.tokens])
     assert explained.title == next(translator.translate([ENGLISH[1]])).text
-    assert len(explained.maps[0].queries.texts) == len(best.tokens) + 1
+    assert len(explained.part("cross").queries.texts) == len(best.tokens) + 1
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +39,16 @@ def explained(translator: Translator) -> Explanation:
 
 
 def test_maps_have_a_row_for_each_piece_that_asks(explained: Explanation) -> None:
-    source, target = (len(explained.maps[0].keys.texts), len(explained.maps[0].queries.texts))
+    cross, words = explained.part("cross"), explained.part("words")
+    source, target = len(cross.keys.texts), len(cross.queries.texts)
     shapes = {
         "source": (1, 2, source, source),
         "target": (1, 2, target, target),
         "cross": (1, 2, target, source),
+        "words": (1, 2, len(words.queries.texts), len(words.keys.texts)),
     }
     counts = {each.name: len(each.layers) for each in explained.maps}
-    assert counts == {"cross": 3, "source": 1, "target": 3}
+    assert counts == {"words": 3, "cross": 3, "source": 1, "target": 3}
     for maps in explained.maps:
         shape = shapes[maps.name]
         for each in maps.layers:
@@ -56,7 +59,8 @@ def test_maps_have_a_row_for_each_piece_that_asks(explained: Explanation) -> Non
 
 
 def test_pieces_are_words_and_what_goes_on_with_them(explained: Explanation) -> None:
-    written, read = (explained.maps[0].queries.texts, explained.maps[0].keys.texts)
+    cross = explained.part("cross")
+    written, read = cross.queries.texts, cross.keys.texts
     assert "".join(written[:-1]).replace("\u00b7", "") == GERMAN[0].replace(" ", "")
     assert sum(not piece.startswith("\u00b7") for piece in written[:-1]) == 4  # and the stop
     assert written[-2] == "."
@@ -64,12 +68,59 @@ def test_pieces_are_words_and_what_goes_on_with_them(explained: Explanation) -> 
     assert explained.part("target").keys.texts == ("<s>", *written[:-1])
 
 
+def test_words_are_sums_of_what_is_read_and_means_of_what_reads(explained: Explanation) -> None:
+    cross, words = explained.part("cross"), explained.part("words")
+    starts = []
+    for side in (cross.queries.texts, cross.keys.texts):
+        starts.append([place for place, piece in enumerate(side) if not piece.startswith("\u00b7")])
+
+    assert words.queries.texts == (*GERMAN[0].removesuffix(".").split(), ".", "(end)")
+    assert words.keys.texts == (*ENGLISH[0].removesuffix(".").split(), ".", "(end)")
+    assert words.first == cross.first
+    for whole, each in zip(words.layers, cross.layers, strict=True):
+        weights = each.weights[0].numpy()
+        rows, columns = ([*side, None] for side in starts)
+        for row, (top, bottom) in enumerate(pairwise(rows)):
+            for column, (left, right) in enumerate(pairwise(columns)):
+                expected = weights[:, top:bottom, left:right].sum(-1).mean(-1)
+                found = whole.weights[0, :, row, column].numpy()
+                assert found == pytest.approx(expected, abs=1e-6)
+    assert words.steps == tuple(start - 1 for start in [*starts[0][1:], len(cross.queries.texts)])
+
+
+def test_the_beam_after_each_step_holds_the_beginning_of_the_translation(translator: Translator) -> None:
+    explained = explain_text(translator, ENGLISH[1])
+
+    ((best, *others),) = translator.decode(
+        translator.vocabulary.source.encode([ENGLISH[1]]), translator.search._replace(num_best=1)
+    )
+    assert not others
+    steps = explained.part("cross").steps
+    assert steps == tuple(range(len(best.tokens) + 1))
+    shown = [[each for each in beam if each.is_chosen] for beam in explained.beams]
+    assert [len(chosen) for chosen in shown] == [1] * len(explained.beams)
+    beginnings = [best.tokens[:length] for length in range(1, len(best.tokens) + 1)]
+    texts = translator.vocabulary.target.decode([*beginnings, *[best.tokens] * best.is_finished])
+    assert [chosen.text for (chosen,) in shown] == texts
+    for beam in explained.beams:
+        live = [each.log_probability for each in beam if not each.is_finished]
+        assert live == sorted(live, reverse=True)
+        assert len(live) == translator.search.beam_size
+    assert explain_text(translator, ENGLISH[1], target=GERMAN[1]).beams == ()
+
+
+def test_subwords_alone_can_be_asked_for(translator: Translator) -> None:
+    explained = explain_text(translator, ENGLISH[0], target=GERMAN[0], by_words=False)
+    assert [each.name for each in explained.maps] == ["cross", "source", "target"]
+    assert explained.maps[0].title == "translation to sentence"
+
+
 @pytest.mark.parametrize("input_feeding", [True, False])
 def test_a_recurrent_model_has_one_alignment(input_feeding: bool) -> None:
     loaded = small_translator("gru_additive", input_feeding=input_feeding)
     translator = Translator(loaded)
 
-    explained = explain_text(translator, ENGLISH[2], target=GERMAN[2])
+    explained = explain_text(translator, ENGLISH[2], target=GERMAN[2], by_words=False)
 
     (maps,) = explained.maps
     assert maps.name == "cross"
@@ -101,10 +152,12 @@ def test_the_sharpest_layer_is_shown_first(explained: Explanation) -> None:
     layers = [AttentionMap("decoder", each[None], "cross", None, 0) for each in (even, sharp, at_the_end)]
 
     assert sharpest(layers) == 1
-    first = sharpest(explained.layers)
+    first = sharpest(explained.part("cross").layers)
     assert explained.maps[0].first == first
-    torch.testing.assert_close(explained.attention(), explained.layers[first].weights[0].mean(0))
-    torch.testing.assert_close(explained.attention(layer=-1, head=0), explained.layers[-1].weights[0, 0])
+    attention = explained.attention(of="cross")
+    torch.testing.assert_close(attention, explained.part("cross").layers[first].weights[0].mean(0))
+    one = explained.attention(of="cross", layer=-1, head=0)
+    torch.testing.assert_close(one, explained.part("cross").layers[-1].weights[0, 0])
 
 
 def test_a_mixer_in_the_place_of_attention_is_shown_by_size() -> None:

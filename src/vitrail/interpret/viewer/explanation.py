@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from PIL import Image
@@ -29,6 +29,16 @@ NO_ROLLOUT = (
     "rollout. Shown first is the last layer, averaged over its heads and, without a class token, its patches."
 )
 PAGE_HEIGHT_PX = 760  # in a notebook
+
+
+class BeamEntry(NamedTuple):
+    """A hypothesis of beam search after one step."""
+
+    text: str
+    log_probability: float
+    is_finished: bool
+    is_chosen: bool
+    """Whether the answer begins with it, or is it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +66,8 @@ class Explanation:
     """The classes whose maps a page shows; by default the most probable one."""
     first: str = ""
     """The method shown first; by default ``default_method``."""
+    beams: tuple[tuple[BeamEntry, ...], ...] = ()
+    """The beam after each step of generation, best first; see ``Maps.steps``."""
     answer: Any = None
     """The predictor's own output, such as ``Detections``."""
 

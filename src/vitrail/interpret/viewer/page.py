@@ -93,6 +93,10 @@ def explanation_data(explanation: Explanation, max_bytes: int | None = None) -> 
         "height": 0 if picture is None else picture.height,
         "scores": [[name, round(probability, 4)] for name, probability in explanation.scores],
         "views": views,
+        "beams": [
+            [[*each._replace(log_probability=round(each.log_probability, 2))] for each in beam]
+            for beam in explanation.beams
+        ],
         "first": next((index for index, view in enumerate(views) if view["name"] == first), 0),
     }
 
@@ -110,6 +114,7 @@ def _view_data(maps: Maps, max_layer_bytes: int) -> dict[str, Any]:
         ],
         "first": maps.first % len(maps.shown),
         "note": maps.note,
+        "steps": list(maps.steps),
     }
 
 
@@ -179,6 +184,7 @@ def _class_data(method: str, class_name: str, values: Float[Tensor, "rows column
         "layers": [layer],
         "first": 0,
         "note": "",
+        "steps": [],
     }
 
 

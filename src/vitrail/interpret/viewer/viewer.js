@@ -243,6 +243,7 @@ function drawMatrix() {
     ...columns.map((text, i) => label(text, { transform: `translate(${left + middle(i)} ${top - 6}) rotate(-90)`, "font-size": size, "data-column": i })),
     svg("rect", { class: "row", visibility: "hidden" }),
     svg("rect", { class: "column", visibility: "hidden" }),
+    svg("rect", { class: "curtain", visibility: "hidden" }),
   );
 }
 
@@ -254,6 +255,11 @@ function markMatrix(row, column) {
     const { row: ofRow, column: ofColumn } = text.dataset;
     text.classList.toggle("current", ofRow === undefined ? +ofColumn === column : +ofRow === row);
   }
+  // While a translation plays, its later words are hidden.
+  const next = playing === null || state.chosen === null ? rows : state.chosen + 1;
+  place(map.querySelector(".curtain"), next < rows ? next : null, { x: 0, y: top + cell * next, width: left + cell * columns + 2, height: cell * (rows - next) + 2 });
+  byId("queries").childNodes.forEach((button, i) => { button.style.visibility = i < next ? "" : "hidden"; });
+  byId("said").style.visibility = next < rows ? "hidden" : "";
   // The row's weights over the words themselves, above the matrix.
   byId("keys").childNodes.forEach((span, at) => {
     const share = row === null ? 0 : Math.sqrt(weight(row, at));
@@ -273,6 +279,17 @@ function draw() {
   if (isPicture(viewOf())) drawPicture();
   else markMatrix(subject(), state.column);
   describe();
+  fillBeam();
+}
+
+// The hypotheses of beam search after the chosen word; the translation's own stands out.
+function fillBeam() {
+  const beam = shown.beams[viewOf().steps[subject()]] ?? [];
+  byId("beam").parentElement.hidden = beam.length === 0;
+  byId("beam").replaceChildren(...beam.map(([text, logProbability, isFinished, isChosen]) => {
+    const score = element("small", { textContent: `${isFinished ? "ended, " : ""}${logProbability.toFixed(2)}` });
+    return element("li", { dir: "auto", className: isChosen ? "chosen" : "" }, [text, score]);
+  }));
 }
 
 function describe() {
@@ -315,7 +332,7 @@ function fill() {
   byId("note").textContent = state.layer === each.first ? each.note : "";
   view.hidden = !isHeat;
   for (const id of ["matrix", "sentence"]) byId(id).hidden = isHeat;
-  for (const [name, isShown] of [["of-picture", isHeat], ["of-boxes", boxesOf()], ["of-words", isHeat && kind === "tokens"]]) {
+  for (const [name, isShown] of [["of-picture", isHeat], ["of-boxes", boxesOf()], ["of-words", (isHeat && kind === "tokens") || each.steps.length]]) {
     for (const part of document.getElementsByClassName(name)) part.hidden = !isShown;
   }
   fillQueries(each, isHeat);
@@ -543,13 +560,16 @@ function stop() {
 }
 
 byId("play").onclick = () => {
-  if (playing !== null) return stop();
-  choose(0);
+  const isStopped = playing !== null;
+  stop();
+  if (isStopped) return draw();
   byId("play").textContent = "Stop";
   playing = setInterval(() => {
-    if (state.chosen === viewOf().queries.texts.length - 1) stop();
-    else choose(neighbour("ArrowRight"));
+    if (state.chosen !== viewOf().queries.texts.length - 1) return choose(neighbour("ArrowRight"));
+    stop();
+    draw();
   }, STEP_MS);
+  choose(0);
 };
 byId("layer").oninput = (event) => pick(+event.target.value, state.head);
 byId("head").onchange = (event) => pick(state.layer, +event.target.value);

@@ -1,17 +1,20 @@
-"""Explain a translator: the source subwords behind each generated one, under teacher forcing."""
+"""Explain a translator: the source words behind each generated one, under teacher forcing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.text.subword_sampling import SPACE
 from vitrail.data.text.subwords import Subwords
+from vitrail.data.text.word_groups import GroupedWords, words_of_text, words_of_tokens
 from vitrail.interpret import AttentionMap, has_attention, record_attention
-from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.interpret.viewer.maps import Maps, Tokens
+from vitrail.interpret.viewer.explanation import BeamEntry, Explanation
+from vitrail.interpret.viewer.maps import Maps, Tokens, merge_words
+from vitrail.models.decoding import Candidate
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.scores import TranslationTables, typical_sentences
 
@@ -21,47 +24,51 @@ SHARPEST_NOTE = "Shown first: the layer that attends most to one source subword 
 CONTINUES = "\u00b7"  # marks a continuation within a word
 
 
-def explain_text(translator: Translator, text: str, *, target: str | None = None) -> Explanation:
+def explain_text(
+    translator: Translator, text: str, *, target: str | None = None, by_words: bool = True
+) -> Explanation:
     """Translate a sentence, or use a given translation, and record its attention.
 
-    Attention is recorded under teacher forcing, not during beam search.
+    Attention is recorded under teacher forcing, not during beam search, whose hypotheses are kept beside it.
 
     Args:
         target: a translation; by default the model's best.
+        by_words: whether the alignment of words comes before that of subwords, if there are words of several.
 
     Raises:
         ConfigError: the model attends to nothing, or attends but not to the sentence.
         DataError: there is no text, or too much of it for one picture.
     """
     if not has_attention(translator.model):
-        raise _nothing_to_show(translator)
+        raise nothing_to_show(translator)
     vocabulary, prepare = translator.vocabulary, translator.preprocessing.prepare
-    (row,) = vocabulary.source.encode(prepare([text]))
+    (sentence,) = prepare([text])
+    (row,) = vocabulary.source.encode([sentence])
     _check_size(row, text, min(MAX_PIECES, translator.max_source_length))
+    source, lengths = translator.torch_decoder.to_batch([row])
+    beams: list[list[Candidate]] = []
     if target is None:
-        ((best, *_),) = translator.decode([row], translator.search)
+        with torch.inference_mode():
+            ((best, *_),) = translator.search.run(translator.model, source, lengths, on_step=beams.append)
         tokens = list(best.tokens)
         (written,) = vocabulary.target.decode([tokens])
     else:
         written = target
-        (tokens,) = vocabulary.target.encode(prepare([target]))
+        (target,) = prepare([target])
+        (tokens,) = vocabulary.target.encode([target])
     _check_size(tokens, written, MAX_PIECES)
-    source, lengths = translator.torch_decoder.to_batch([row])
-    forced = torch.tensor([[translator.config.begin_id, *tokens]], device=translator.device)
-    with torch.inference_mode():
-        with record_attention(translator.model) as first:
-            translator.model.start(source, lengths)
-        with record_attention(translator.model) as recorded:
-            translator.model(source, lengths, forced)
-    layers = _join_steps(recorded)
+    with torch.inference_mode(), record_attention(translator.model) as first:
+        translator.model.start(source, lengths)
+    layers = attend_forced(translator, row, tokens)
     of_source = {each.layer for each in first}
     end = translator.config.end_id
     read = Tokens(_pieces(vocabulary.source, [*row, end]))
     forced_in = Tokens(_pieces(vocabulary.target, [translator.config.begin_id, *tokens]))
     asked = Tokens(_pieces(vocabulary.target, [*tokens, end]))
+    steps = tuple(range(len(tokens) + 1))
     cross = tuple(each for each in layers if each.kind == "cross")
     if not cross:
-        raise _nothing_to_show(translator)
+        raise nothing_to_show(translator)
     own = [each for each in layers if each.kind != "cross"]
     within_source = tuple(each for each in own if each.layer in of_source)
     within_target = tuple(each for each in own if each.layer not in of_source)
@@ -74,13 +81,51 @@ def explain_text(translator: Translator, text: str, *, target: str | None = None
             keys=read,
             first=sharpest(cross),
             note=SHARPEST_NOTE if len(cross) > 1 else "",
+            steps=steps,
         ),
         Maps(name="source", title="sentence to itself", layers=within_source, queries=read, keys=read),
         Maps(
-            name="target", title="translation to itself", layers=within_target, queries=asked, keys=forced_in
+            name="target",
+            title="translation to itself",
+            layers=within_target,
+            queries=asked,
+            keys=forced_in,
+            steps=steps,
         ),
     ]
-    return Explanation(name=text, title=written, maps=tuple(each for each in maps if each.layers))
+    read_words = _group(vocabulary.source, row, sentence)
+    asked_words = _group(vocabulary.target, tokens, target)
+    are_merged = len(read_words.steps) < len(read.texts) or len(asked_words.steps) < len(asked.texts)
+    if by_words and are_merged:
+        maps.insert(0, _of_words(maps[0], asked_words, read_words))
+        maps[1] = replace(maps[1], title=f"{maps[1].title}, by subwords")
+    return Explanation(
+        name=text,
+        title=written,
+        maps=tuple(each for each in maps if each.layers),
+        beams=_entries(vocabulary.target, beams, tokens),
+    )
+
+
+def attend_forced(
+    translator: Translator, row: Sequence[int], tokens: Sequence[int]
+) -> tuple[AttentionMap, ...]:
+    """Return all attention maps of a sentence and a given translation, under teacher forcing.
+
+    Args:
+        row: source subwords, without the end.
+        tokens: target subwords, without begin and end.
+
+    Raises:
+        ConfigError: the model attends to nothing.
+    """
+    if not has_attention(translator.model):
+        raise nothing_to_show(translator)
+    source, lengths = translator.torch_decoder.to_batch([row])
+    forced = torch.tensor([[translator.config.begin_id, *tokens]], device=translator.device)
+    with torch.inference_mode(), record_attention(translator.model) as recorded:
+        translator.model(source, lengths, forced)
+    return _join_steps(recorded)
 
 
 def sharpest(layers: Sequence[AttentionMap]) -> int:
@@ -115,6 +160,44 @@ def _join_steps(recorded: Sequence[AttentionMap]) -> tuple[AttentionMap, ...]:
     )
 
 
+def _group(subwords: Subwords, row: Sequence[int], text: str | None) -> GroupedWords:
+    """Return the words of a text, or of subwords that were generated, punctuation apart."""
+    if text is not None:
+        found = words_of_text(subwords, text, marks_apart=True)
+        if found.tokens == tuple(row):
+            return found
+    return words_of_tokens(subwords, row, marks_apart=True)
+
+
+def _of_words(maps: Maps, asked: GroupedWords, read: GroupedWords) -> Maps:
+    return replace(
+        maps,
+        name="words",
+        title=f"{maps.title}, by words",
+        layers=tuple(merge_words(each, asked.steps, read.steps) for each in maps.layers),
+        queries=Tokens(asked.labels),
+        keys=Tokens(read.labels),
+        steps=tuple(tokens[-1] for tokens in asked.steps),
+    )
+
+
+def _entries(
+    subwords: Subwords, beams: Sequence[Sequence[Candidate]], tokens: Sequence[int]
+) -> tuple[tuple[BeamEntry, ...], ...]:
+    """Return the hypotheses after each step that generated the translation."""
+    shown = []
+    for length, beam in enumerate(beams[: len(tokens) + 1], start=1):
+        texts = subwords.decode([each.tokens for each in beam])
+        chosen = tuple(tokens[:length])
+        shown.append(
+            tuple(
+                BeamEntry(text, each.log_probability, each.is_finished, each.tokens == chosen)
+                for text, each in zip(texts, beam, strict=True)
+            )
+        )
+    return tuple(shown)
+
+
 def _pieces(subwords: Subwords, row: Sequence[int]) -> tuple[str, ...]:
     """Format subwords for display: a dot marks continuations, punctuation stands alone."""
     special = {subwords.pad_id, subwords.begin_id, subwords.end_id, subwords.unknown_id}
@@ -143,7 +226,8 @@ def _check_size(row: Sequence[int], text: str, most: int) -> None:
         )
 
 
-def _nothing_to_show(translator: Translator) -> ConfigError:
+def nothing_to_show(translator: Translator) -> ConfigError:
+    """Return the error for a translator that does not attend to the sentence."""
     return ConfigError(
         f"this model, of the family {translator.config.family}, does not attend to the sentence: it reads "
         "all of it into one vector",

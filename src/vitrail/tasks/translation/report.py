@@ -119,7 +119,7 @@ def _alignments(alignments: Sequence[Explanation]) -> str:
         for number, text in enumerate(alignments, start=1)
     )
     note = (
-        "Rows are the subwords that were written, columns those that were read; the mean over heads, the "
+        "Rows are the words that were written, columns those that were read; the mean over heads, the "
         "shade is the root of the weight. vitrail explain RUN --text '...' shows every layer and head."
     )
     return section("What it reads while it writes", f'<div class="alignments">{figures}</div>', note)

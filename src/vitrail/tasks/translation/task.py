@@ -55,7 +55,7 @@ class TranslationTask(Task):
     usage = "vitrail translate, in Python vitrail.Translator"
     samples = "sentence pairs"
     export_formats = frozenset({"ctranslate2"})
-    explain_options = frozenset({"target", "layer", "head"})
+    explain_options = frozenset({"target", "subwords", "layer", "head"})
     explains_texts = True
 
     def recognises(self, source: str) -> int:
@@ -172,7 +172,9 @@ class TranslationTask(Task):
             )
         translator = Translator(loaded)
         return explain_texts(
-            lambda text: explain_text(translator, text, target=options.target), inputs, options
+            lambda text: explain_text(translator, text, target=options.target, by_words=not options.subwords),
+            inputs,
+            options,
         )
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
