@@ -13,6 +13,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.splits import divide
 from vitrail.data.text.languages import Languages
+from vitrail.tasks.translation import published_sets
 from vitrail.tasks.translation.dataset import PairDataset, PairSplit, RawPairs
 from vitrail.tasks.translation.formats import PAIR_FORMATS
 from vitrail.tasks.translation.formats.tables import NAME, is_of_pairs, read_by_name
@@ -30,7 +31,8 @@ def open_pairs(source: str | os.PathLike[str], *, settings: PairDataSettings | N
 
     Args:
         source: a folder, a file, the common prefix of two files (``corpus/train`` of ``corpus/train.en`` and
-            ``corpus/train.de``), or a Hugging Face name (``hf:owner/name``).
+            ``corpus/train.de``), a Hugging Face name (``hf:owner/name``), or a test set of sacrebleu
+            (``newstest2014``, ``sacrebleu:NAME``).
         settings: languages, and fractions and seed of missing splits; ``source`` and subword settings are not
             read here.
 
@@ -57,7 +59,8 @@ def open_pairs(source: str | os.PathLike[str], *, settings: PairDataSettings | N
         missing=(
             "parallel text",
             "an existing folder or file, what the names of two files have in common (corpus/train of "
-            "corpus/train.en and corpus/train.de), or a Hugging Face name (hf:owner/name)",
+            "corpus/train.en and corpus/train.de), a Hugging Face name (hf:owner/name), or a test set "
+            "(newstest2014, sacrebleu:NAME)",
         ),
     )
     divided = divide(
@@ -81,6 +84,8 @@ def recognises(source: str) -> int:
     path = Path(source).expanduser()
     if source.strip() and format_of(PAIR_FORMATS, path, None) is not None:
         return SURE
+    if published_sets.NAME.fullmatch(source) and not path.exists():
+        return SURE_BY_NAME
     return SURE_BY_NAME * (is_name_on_hub(source, path) and is_of_pairs(source))
 
 
@@ -89,7 +94,11 @@ def _read_path(path: Path, wanted: Languages | None) -> tuple[RawPairs, str] | N
     if found is not None:
         return found.read(path, wanted), found.name
     if not path.exists():
-        return None
+        name = os.fspath(path)
+        is_test_set = published_sets.NAME.fullmatch(name) is not None
+        return (
+            (published_sets.read_test_set(name, wanted), published_sets.FORMAT_NAME) if is_test_set else None
+        )
     raise DataError(
         f"{path} holds no parallel text in a known format",
         expected=layouts(PAIR_FORMATS),
