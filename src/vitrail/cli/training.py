@@ -110,6 +110,8 @@ def evaluate(
     template: Texts = (),
     names: str | None = None,
     names_file: Path | None = None,
+    alignments: Path | None = None,
+    tags: Path | None = None,
     json: Flag = False,
 ) -> int:
     """Score a trained model on a data set; a CLIP by retrieval, or zero-shot by class names.
@@ -122,10 +124,29 @@ def evaluate(
         template: CLIP only: prompt with {} for the class name, or seven; may be given several times.
         names: CLIP only: comma-separated class names, in the data set's class order.
         names_file: CLIP only: file with one class name per line, instead of --names.
+        alignments: Translators only: score attention against gold word links in this file instead
+            (Pharaoh, .talp or NAACL 2003).
+        tags: Translators only: parts of speech of the target words, to show how concentrated attention is.
         json: Print the whole report as JSON.
     """
     are_named = names is not None or names_file is not None
     chosen = read_names(names, names_file) if are_named else ()
+    if alignments is not None or tags is not None:
+        if merge_tokens or template or are_named:
+            raise ConfigError(
+                "--alignments or --tags was given with options of image models",
+                expected="a translator and sentence pairs",
+                remedy="Leave the other options out",
+            )
+        from vitrail.studies.aligning import measure_alignments
+
+        report = measure_alignments(run, data, alignments=alignments, tags=tags, split=split)
+        if json:
+            show_json(report.model_dump(mode="json"))
+        else:
+            show_alignments(report)
+            show_report(report, data, run.name)
+        return 0
     from vitrail.tasks.evaluating import evaluate as run_evaluate
 
     report = run_evaluate(run, data, split=split, merge_tokens=merge_tokens, templates=template, names=chosen)
@@ -303,6 +324,21 @@ def show_trained(trained: TrainedRun) -> None:
     if is_first_process():
         show_scores(trained.scores)
         show_lines([f"{trained.headline} {trained.score:.3f}  report {trained.report_path}"])
+
+
+def show_alignments(report: Report) -> None:
+    """Print the means over heads of every layer with the best head, and the parts of speech."""
+    maps, tags = report.tables["maps"], report.tables["tags"]
+    heads = [row for row in maps if row["head"] is not None]
+    heads.sort(key=lambda row: row.get("aer", row["entropy"]))
+    shown = [*({**row, "head": "mean"} for row in maps if row["head"] is None), *heads[:1]]
+    for rows, texts in ((shown, (0, 2)), (tags, (0,))):
+        if rows:
+            cells = [
+                [f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row.values()]
+                for row in rows
+            ]
+            show_table(list(rows[0]), cells, texts=texts)
 
 
 def show_report(report: Report, source: str, name: str) -> None:
