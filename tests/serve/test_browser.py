@@ -245,8 +245,8 @@ def test_a_translation_plays_word_by_word_with_its_beam(page: Any, url: str) -> 
     shown = page.locator("#queries button:visible").count()
     assert page.locator("#beam li").count() >= 2
     assert page.locator("#beam .chosen").count() == 1
-    page.wait_for_function(f"+document.querySelector('#map .curtain').getAttribute('height') < {first}")
-    assert page.locator("#queries button:visible").count() > shown
+    page.locator("#queries button:visible").nth(shown).wait_for()
+    assert float(curtain.get_attribute("height") or 0) < first
     page.click("#play")
     assert curtain.count() == 0
     assert page.locator("#queries button:visible").count() == page.locator("#queries button").count()

@@ -154,7 +154,10 @@ def test_words_are_grouped_by_their_part_of_speech_without_gold(corpus: Path) ->
         ({"gold.txt": "0-0\n"}, "is about 1 pairs, and there are 5"),
         ({"tags.txt": "NOUN\n" * 5}, "1 tags in line 1, and its sentence has 3 words"),
         ({"tags.txt": "DET NOUN VERB\n"}, "1 lines, and there are 5 pairs"),
-        ({"test.en": "A dog runs.\n" + "\n" * 4, "test.de": "x\n" * 5, "gold.txt": "0-0\n" + "\n" * 4}, "0 words and 0 subwords"),
+        (
+            {"test.en": "A dog runs.\n" + "\n" * 4, "test.de": "x\n" * 5, "gold.txt": "0-0\n" + "\n" * 4},
+            "0 words and 0 subwords",
+        ),
     ],
 )
 def test_files_that_do_not_fit_the_pairs_are_refused(

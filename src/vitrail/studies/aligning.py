@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -76,9 +77,9 @@ def measure_alignments(
     pairs: PairSplit = dataset.splits[split]
     gold = None if alignments is None else read_alignments(alignments, len(pairs))
     tagged = None if tags is None else _read_tags(tags, pairs)
-    maps: list[dict[str, object]] = []
+    maps: list[dict[str, Any]] = []
     rows = range(len(pairs)) if gold is None else list(gold)
-    measured = [_measure(translator, pairs, row, gold and gold[row], maps) for row in rows]
+    measured = [_measure(translator, pairs, row, None if gold is None else gold[row], maps) for row in rows]
     numbers = torch.cat(measured, dim=-1)
     num_sure = sum(len(gold[row].sure) for row in rows) if gold else 0
     for each, of_map in zip(maps, numbers.unbind(dim=1), strict=True):
@@ -108,7 +109,7 @@ def _measure(
     pairs: PairSplit,
     row: int,
     gold: GoldAlignment | None,
-    maps: list[dict[str, object]],
+    maps: list[dict[str, Any]],
 ) -> Float[Tensor, "3 maps words"]:
     """Return entropy of each target word, and whether its link is possible and sure; name new maps."""
     texts = translator.preprocessing.prepare([pairs.sources[row], pairs.targets[row]])

@@ -85,4 +85,3 @@ def test_a_caption_that_cannot_be_explained_is_not_blamed_on_the_image(
         explain_caption_files(captioner, [picture], ExplainOptions(tmp_path / "strip.png", target=caption))
 
     assert str(refused.value).startswith(message)
-

@@ -81,7 +81,9 @@ def _read_links(path: Path, lines: Sequence[str], is_naacl: bool) -> Iterator[tu
     for row, line in enumerate(lines):
         for text in [line] * bool(line) if is_naacl else line.split():
             found = (NAACL_LINE if is_naacl else PHARAOH_LINK).fullmatch(text)
-            words = () if found is None else (int(found[2 if is_naacl else 1]), int(found[3]))
+            words: tuple[int, ...] = (
+                () if found is None else (int(found[2 if is_naacl else 1]), int(found[3]))
+            )
             if found is None or (min(words) < first and not is_naacl):
                 raise DataError(
                     f"{text!r} in line {row + 1} of {path} is no link",

@@ -6,6 +6,7 @@ import re
 from http.client import HTTPException
 from pathlib import Path
 from tarfile import TarError
+from typing import Any
 
 from vitrail.core.errors import DataError, did_you_mean, one_line
 from vitrail.data.text.languages import Languages
@@ -41,7 +42,8 @@ def read_test_set(name: str, wanted: Languages | None) -> RawPairs:
         raise DataError(
             f"sacrebleu has no test set {own!r}", expected="one of its names", remedy=did_you_mean(own, known)
         )
-    pairs = DATASETS[own].langpairs
+    dataset: Any = DATASETS[own]
+    pairs = dataset.langpairs
     pair = "-".join(map(base_language, wanted or ()))
     if pair not in pairs:
         raise DataError(
@@ -50,7 +52,7 @@ def read_test_set(name: str, wanted: Languages | None) -> RawPairs:
             remedy="Give them as in --languages en,de, or choose a model of these languages",
         )
     try:
-        files = [DATASETS[own].get_source_file(pair), *DATASETS[own].get_reference_files(pair)]
+        files = [dataset.get_source_file(pair), *dataset.get_reference_files(pair)]
     except (OSError, HTTPException, TarError, SystemExit) as error:  # it exits where a checksum is wrong
         raise DataError(
             f"{name} is not on this machine and cannot be downloaded: {one_line(error)}",
