@@ -6,16 +6,18 @@ import base64
 import io
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from PIL import Image
 
 from making.colour_clip import COLOURS
-from making.explanations import EVERY
+from making.explanations import EVERY, of_text
 from making.served_models import picture, running, small_classifier, small_models
 from making.small_models import small_captioner
 from making.small_translators import ENGLISH
+from vitrail.interpret.viewer.explanation import BeamEntry
 from vitrail.interpret.viewer.page import explanations_html
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.classification.predictor import Predictor
@@ -231,22 +233,35 @@ def test_the_interface_is_shown(page: Any, url: str) -> None:
     assert "/predict" in page.inner_text("#operations")
 
 
-def test_a_translation_plays_word_by_word_with_its_beam(page: Any, url: str) -> None:
-    page.goto(f"{url}/?model=en-de")
-    page.fill("#typed", ENGLISH[0])
-    page.wait_for_selector("#result:not([hidden]) #map image")
+def test_a_translation_plays_word_by_word_with_its_beam(page: Any) -> None:
+    text = of_text("one")
+    beams = tuple(
+        (BeamEntry("other", -1.0, False, False), BeamEntry(words, -2.5, ended, True))
+        for words, ended in (("Ein", False), ("Ein Hund", False), ("Ein Hund", True))
+    )
+    page.clock.install()
+    maps = (replace(text.maps[0], steps=(0, 1, 2)), *text.maps[1:])
+    page.set_content(explanations_html([replace(text, maps=maps, beams=beams)]))
+    page.wait_for_selector("#map image")
+    words, curtain = (
+        page.locator("#queries button:visible"),
+        page.locator("#map .curtain[visibility=visible]"),
+    )
     assert page.locator("#beam").is_hidden()
 
     page.click("#play")
 
-    curtain = page.locator("#map .curtain[visibility=visible]")
-    curtain.wait_for()
-    first = float(curtain.get_attribute("height") or 0)
-    shown = page.locator("#queries button:visible").count()
-    assert page.locator("#beam li").count() >= 2
-    assert page.locator("#beam .chosen").count() == 1
-    page.locator("#queries button:visible").nth(shown).wait_for()
-    assert float(curtain.get_attribute("height") or 0) < first
-    page.click("#play")
-    assert curtain.count() == 0
-    assert page.locator("#queries button:visible").count() == page.locator("#queries button").count()
+    height = float(curtain.get_attribute("height"))
+    assert words.count() == 1
+    assert page.locator("#beam li").all_inner_texts() == ["other-1.00", "Ein-2.50"]
+    page.clock.run_for(1000)
+    assert words.count() == 2
+    assert float(curtain.get_attribute("height")) < height
+    assert page.locator("#beam .chosen").inner_text() == "Ein Hund-2.50"
+    page.clock.run_for(2000)
+    assert (words.count(), curtain.count()) == (3, 0)
+    assert page.locator("#beam .chosen").inner_text() == "Ein Hundended, -2.50"
+    page.clock.run_for(2000)
+    assert page.inner_text("#play") == "Play the words"
+    page.locator("#views input").nth(1).check()  # whose rows nobody generated
+    assert page.locator("#play").is_hidden()
