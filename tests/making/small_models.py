@@ -205,6 +205,8 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"vit_{mixer}": ("vit_ti16", {"mixer": mixer, **MEAN}) for mixer in MIXERS if mixer != "attention"},
     # detectors
     "detr_scratch": ("detr_r50", {"backbone_norm": "batch", "num_frozen": 0}),
+    "detr_named": ("detr_r50", {"backbone": "resnet18", "backbone_changes": {"width": 4}, "num_frozen": 1}),
+    "sdetr_named": ("sdetr_nano", {"backbone": "resnet18", "backbone_changes": {"width": 4}}),
     "sdetr_learned": ("sdetr_nano", {"queries": "learned"}),
     "sdetr_one_level": ("sdetr_nano", {"strides": (16,), "num_denoising": 0}),
     "sdetr_finer": ("sdetr_nano", {"strides": (4, 8), "encoder_depth": 0}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.engines.cpu import accelerate
 from vitrail.engines.export.package import Package, is_package
 from vitrail.models.checkpoint import LoadedModel, load_model
+from vitrail.models.contract import ImageModelConfig
 from vitrail.models.merged import merge_tokens
 from vitrail.models.weights.published import is_published, load_published
 from vitrail.train.interrupt import resume_command
@@ -49,20 +51,62 @@ def load_any(source: str | Path, *, model: str | None = None) -> LoadedModel:
     return loaded
 
 
-def load_start(weights: str | None, model: str | None) -> LoadedModel | None:
+class Start(NamedTuple):
+    """The initial weights of a training; at most one of the two is set."""
+
+    whole: LoadedModel | None = None
+    """A model of the task, whose vocabulary and preprocessing are used as well."""
+    encoder: LoadedModel | None = None
+    """An image model, for the part that reads images; its preprocessing is used as well."""
+
+
+def load_start(weights: str | None, model: str | None, *, task: str) -> LoadedModel | None:
     """Return the initial weights of a training; None for random ones.
 
     Args:
         weights: as in the experiment's settings.
         model: our model's name, which a file of bare weights may need.
+        task: the task, such as ``classification``.
 
     Raises:
-        CheckpointError: there is no usable model.
+        CheckpointError: there is no usable model, or one of another task.
+    """
+    start = load_start_or_encoder(weights, model, task=task)
+    if start.encoder is not None:
+        raise _unfit(weights, start.encoder, expected=f"a model for {task}")
+    return start.whole
+
+
+def load_start_or_encoder(weights: str | None, model: str | None, *, task: str) -> Start:
+    """Return the initial weights of a training; an image model is enough for a part of it.
+
+    Args:
+        model: name of the model or of its image model, which a file of bare weights may need.
+
+    Raises:
+        CheckpointError: there is no usable model, or one for other inputs.
     """
     if weights is None:
-        return None
+        return Start()
     is_file = is_published(weights) and weights.startswith("file:")
-    return load_any(weights, model=model if is_file else None)
+    loaded = load_any(weights, model=model if is_file else None)
+    if _task_of(loaded) == task:
+        return Start(whole=loaded)
+    if isinstance(getattr(loaded.model, "config", None), ImageModelConfig):
+        return Start(encoder=loaded)
+    raise _unfit(weights, loaded, expected=f"a model for {task}, or an image model where it reads images")
+
+
+def _unfit(weights: str | None, loaded: LoadedModel, *, expected: str) -> CheckpointError:
+    return CheckpointError(
+        f"{weights} holds weights of {loaded.model_settings.get('name')}, a model for {_task_of(loaded)}",
+        expected=expected,
+        remedy="Name another run, or leave --weights out to start from random weights",
+    )
+
+
+def _task_of(loaded: LoadedModel) -> str:
+    return str(loaded.preprocessing.get("task", "classification"))
 
 
 def open_source(source: Source) -> LoadedModel | Package:

@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.models.caption_encoder import ImageEncoder, ImageFeatures
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderState, ModelConfig
+from vitrail.models.image_encoder import ImageFeatures, build_encoder
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, Dropout
 from vitrail.nn.cache import KeyValueCache
@@ -70,7 +70,7 @@ class CaptionTransformer(nn.Module):
         super().__init__()
         self.config = config
         width = config.width
-        self.encoder = ImageEncoder(config)
+        self.encoder = build_encoder(config)
         self.norm = nn.LayerNorm(self.encoder.dim)
         self.neck = Linear(self.encoder.dim, width)
         self.refining = nn.ModuleList(_refining_block(config) for _ in range(config.refining_depth))

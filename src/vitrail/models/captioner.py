@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.models.caption_encoder import ImageEncoder, ImageFeatures
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput, DecoderState, ModelConfig
+from vitrail.models.image_encoder import ImageFeatures, build_encoder
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CellName
@@ -67,7 +67,7 @@ class ShowAttendTell(nn.Module):
     def __init__(self, config: CaptionerConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = ImageEncoder(config)
+        self.encoder = build_encoder(config)
         self.norm = nn.LayerNorm(self.encoder.dim)
         self.neck = Linear(self.encoder.dim, config.hidden_dim)
         self.table = nn.Embedding(config.vocabulary_size, config.embedding_dim)

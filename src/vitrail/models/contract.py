@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor, nn
 
-    from vitrail.models.caption_encoder import ImageFeatures
+    from vitrail.models.image_encoder import ImageFeatures
     from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens
 
 EXAMPLE_SENTENCE_LENGTH = 32  # a long news sentence in subwords; any number would do
@@ -122,6 +122,22 @@ class DetectionModelConfig(ModelConfig):
     """Number of classes, without no object."""
     num_queries: int = Field(default=100, ge=1)
     """Number of predicted boxes per image."""
+    backbone: str | None = None
+    """Name of an image model whose feature maps are read, such as resnet50; null builds the detector's own
+    backbone."""
+    backbone_changes: dict[str, Any] = Field(default_factory=dict)
+    """Settings of that model that differ from its named ones."""
+
+    @property
+    def backbone_config(self) -> ImageModelConfig:
+        """Settings of the named backbone.
+
+        Raises:
+            ConfigError: unknown image model or settings.
+        """
+        assert self.backbone is not None, "a detector with a backbone of its own"
+        changes = {"image_size": self.image_size, **self.backbone_changes}
+        return _image_model("backbone", self.backbone).with_changes(changes)
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
         """Return images and their sizes, without padding."""
@@ -352,15 +368,7 @@ class CaptionModelConfig(ModelConfig):
         Raises:
             ConfigError: unknown image model or settings.
         """
-        from vitrail.models import MODELS  # which imports this folder
-
-        config = MODELS[self.encoder]
-        if not isinstance(config, ImageModelConfig):
-            raise ConfigError(
-                f"model.encoder is {self.encoder}",
-                expected="a model of images, such as resnet18 or vit_s16",
-                remedy="Choose one; vitrail models lists them",
-            )
+        config = _image_model("encoder", self.encoder)
         return config.with_changes({**self.encoder_changes, "image_size": self.image_size})
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
@@ -660,6 +668,19 @@ def _check_token_ids(config: Any, vocabulary_size: int, vocabulary: str) -> None
     for name in ("pad_id", "begin_id", "end_id"):
         if getattr(config, name) >= vocabulary_size:
             raise ValueError(f"{name} {getattr(config, name)} is not an id of {vocabulary}")
+
+
+def _image_model(setting: str, name: str) -> ImageModelConfig:
+    from vitrail.models import MODELS  # which imports this folder
+
+    config = MODELS[name]
+    if not isinstance(config, ImageModelConfig):
+        raise ConfigError(
+            f"model.{setting} is {name}",
+            expected="a model of images, such as resnet18 or vit_s16",
+            remedy="Choose one; vitrail models lists them",
+        )
+    return config
 
 
 def _example_images(batch_size: int, num_channels: int, size: tuple[int, int]) -> Tensor:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from vitrail.core.errors import ConfigError
 from vitrail.models.contract import (
     AuxiliaryOutput,
     BoxTargets,
@@ -21,8 +22,10 @@ from vitrail.models.contract import (
     check_inputs,
     is_padded,
 )
-from vitrail.models.resnet import ResNetConfig, build_backbone
+from vitrail.models.image_encoder import ImageEncoder
+from vitrail.models.resnet import Backbone, ResNetConfig, build_backbone
 from vitrail.nn.blocks import MLP
+from vitrail.nn.convolution import freeze_batch_norm
 from vitrail.nn.detr_attention import (
     DetrAttention,
     DetrDecoderBlock,
@@ -32,7 +35,7 @@ from vitrail.nn.detr_attention import (
 )
 from vitrail.nn.feature_pyramid import keep_inside, positions_inside
 from vitrail.nn.linear import Linear
-from vitrail.nn.tokens import map_to_tokens
+from vitrail.nn.tokens import map_to_tokens, tokens_to_map
 
 
 class DETRConfig(DetectionModelConfig):
@@ -83,16 +86,16 @@ class DETRConfig(DetectionModelConfig):
             raise ValueError(
                 f"sines and cosines of rows and columns need a width divisible by 4, not {self.width}"
             )
-        if self.num_frozen > len(self.backbone_depths) + 1:
+        if self.backbone is None and self.num_frozen > len(self.backbone_depths) + 1:
             raise ValueError(
                 f"num_frozen {self.num_frozen} is more than the stem and {len(self.backbone_depths)} stages"
             )
-        self.backbone  # noqa: B018  checks the settings of the backbone
+        self.resnet  # noqa: B018  checks the settings of the backbone
         return self
 
     @property
-    def backbone(self) -> ResNetConfig:
-        """Settings of the backbone."""
+    def resnet(self) -> ResNetConfig:
+        """Settings of the detector's own backbone."""
         return ResNetConfig(
             width=self.backbone_width,
             depths=self.backbone_depths,
@@ -115,8 +118,8 @@ class DETR(nn.Module):
         super().__init__()
         self.config = config
         width = config.width
-        self.backbone = build_backbone(config.backbone, num_frozen=config.num_frozen)
-        self.projection = Linear(config.backbone.channels[-1], width)  # the paper's 1x1 convolution
+        self.backbone, channels = _build_backbone(config)
+        self.projection = Linear(channels, width)  # the paper's 1x1 convolution
         self.encoder = nn.ModuleList(_build_encoder_block(config) for _ in range(config.encoder_depth))
         self.queries = nn.Parameter(torch.randn(config.num_queries, width))
         self.decoder = nn.ModuleList(_build_decoder_block(config) for _ in range(config.decoder_depth))
@@ -140,6 +143,16 @@ class DETR(nn.Module):
         Raises:
             DataError: invalid images or sizes.
         """
+        states = self._decode(images, sizes)
+        *before, last = [self._answer(each) for each in (states if self.training else states[-1:])]
+        return DetectionOutput(*last, tuple(AuxiliaryOutput(*each) for each in before))
+
+    def by_block(self, images: Tensor, sizes: Tensor | None = None) -> list[DetectionOutput]:
+        """Return what each decoder block predicts, the first block first."""
+        return [DetectionOutput(*self._answer(state)) for state in self._decode(images, sizes)]
+
+    def _decode(self, images: Tensor, sizes: Tensor | None) -> list[Tensor]:
+        """Return the queries after each decoder block."""
         check_inputs(images, sizes)
         inside = None
         if sizes is not None and is_padded(images, sizes):
@@ -148,7 +161,7 @@ class DETR(nn.Module):
             sizes = None
 
         # Encoder: the feature map as tokens.
-        x = self.backbone(images)[-1]
+        x = self._feature_map(images)
         grid = (x.shape[-2], x.shape[-1])
         x = self.projection(map_to_tokens(x))
         if sizes is not None:
@@ -163,14 +176,18 @@ class DETR(nn.Module):
         # Decoder: queries attend to the whole image and to each other.
         query_positions = self.queries.to(x.dtype)[None]
         state = query_positions.new_zeros(x.shape[0], *self.queries.shape)
-        outputs = []
+        states = []
         for block in self.decoder:
             state = block(
                 state, x, positions=query_positions, context_positions=positions, may_attend=inside, grid=grid
             )
-            outputs.append(state)
-        *before, last = [self._answer(each) for each in (outputs if self.training else outputs[-1:])]
-        return DetectionOutput(*last, tuple(AuxiliaryOutput(*each) for each in before))
+            states.append(state)
+        return states
+
+    def _feature_map(self, images: Tensor) -> Tensor:
+        if isinstance(self.backbone, ImageEncoder):
+            return tokens_to_map(*self.backbone(images))
+        return self.backbone(images)[-1]
 
     def _answer(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits and the boxes of one decoder block."""
@@ -194,7 +211,39 @@ VARIANTS: dict[str, ModelConfig] = {
         encoder_depth=3,
         decoder_depth=3,
     ),
+    "detr_tiny": DETRConfig(  # ours, for small pictures of few objects, such as the built-in shapes
+        image_size=(64, 64),
+        num_queries=16,
+        backbone_width=32,
+        backbone_depths=(1, 1),
+        backbone_norm="batch",
+        num_frozen=0,
+        width=128,
+        hidden_dim=256,
+        encoder_depth=2,
+        decoder_depth=3,
+        dropout=0.0,
+    ),
 }
+
+
+def _build_backbone(config: DETRConfig) -> tuple[Backbone | ImageEncoder, int]:
+    """Return a backbone with fresh weights, and the channels of its last feature map."""
+    if config.backbone is None:
+        return build_backbone(config.resnet, num_frozen=config.num_frozen), config.resnet.channels[-1]
+    encoder = ImageEncoder(config.backbone_config)
+    if config.backbone_norm == "frozen":
+        freeze_batch_norm(encoder)
+    parts = [*filter(None, [getattr(encoder.model, "stem", None)]), *getattr(encoder.model, "stages", ())]
+    if config.num_frozen > len(parts):
+        raise ConfigError(
+            f"num_frozen is {config.num_frozen}, more than the parts of {config.backbone}: {len(parts)}",
+            expected="no more than its stem and stages",
+            remedy="Set model.num_frozen to 0",
+        )
+    for part in parts[: config.num_frozen]:
+        part.requires_grad_(False)
+    return encoder, encoder.dim
 
 
 def _build_encoder_block(config: DETRConfig) -> nn.Module:

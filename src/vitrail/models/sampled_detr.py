@@ -26,6 +26,7 @@ from vitrail.models.contract import (
     is_padded,
 )
 from vitrail.models.resnet import Backbone
+from vitrail.models.weights.transfer import copy_encoder
 from vitrail.nn.blocks import MLP
 from vitrail.nn.box_queries import (
     BoxHead,
@@ -41,6 +42,7 @@ from vitrail.nn.box_queries import (
     self_attention_mask,
     silence_missing,
 )
+from vitrail.nn.convolution import freeze_batch_norm
 from vitrail.nn.deformable import DeformableAttention, DeformableDecoderBlock, FeatureLevels, join_levels
 from vitrail.nn.detr_attention import DetrAttention
 from vitrail.nn.feature_pyramid import (
@@ -69,9 +71,8 @@ class SampledDETRConfig(DetectionModelConfig):
     )
     scoring: ClassVar[Literal["softmax", "sigmoid"]] = "sigmoid"
 
-    backbone: str | None = None
-    """Name of an image model whose last stages are read, such as swin_t; null builds a residual backbone of
-    ``backbone_width`` and ``backbone_depths``."""
+    backbone_norm: Literal["frozen", "batch"] = "batch"
+    """Batch norm of a named backbone: frozen, for pretrained weights and small batches; or learned."""
     backbone_width: int = Field(default=32, ge=2)
     """Channels of the residual backbone's first stage; each further stage doubles them."""
     backbone_depths: tuple[int, ...] = (1, 1, 1, 1)
@@ -185,6 +186,13 @@ class SampledDETR(nn.Module):
             return DetectionOutput(logits[-1], boxes[-1])
         return self._with_auxiliary(logits, boxes, proposals, noisy)
 
+    def by_block(self, images: Tensor, sizes: Tensor | None = None) -> list[DetectionOutput]:
+        """Return what each decoder block predicts, the first block first."""
+        check_inputs(images, sizes)
+        levels = self._look(images, sizes)
+        answers = self._decode(levels, self._begin(levels)[0], None)
+        return [DetectionOutput(*answer) for answer in zip(*answers, strict=True)]
+
     def _look(self, images: Tensor, sizes: Tensor | None) -> FeatureLevels:
         """Return the feature maps: backbone and hybrid encoder."""
         canvas, strides = (images.shape[-2], images.shape[-1]), self.config.strides
@@ -271,6 +279,10 @@ class NamedStages(nn.Module):
         super().__init__()
         self.backbone = backbone
 
+    def take_weights(self, pretrained: nn.Module) -> None:
+        """Copy the weights of an image model; see ``copy_encoder``."""
+        copy_encoder(self.backbone, pretrained)
+
     def forward(
         self, images: Float[Tensor, "batch 3 height width"], sizes: Int[Tensor, "batch 2"] | None
     ) -> list[Float[Tensor, "batch _ _ _"]]:
@@ -289,9 +301,7 @@ def _build_backbone(config: SampledDETRConfig) -> tuple[ResidualStages | NamedSt
         channels = tuple(config.backbone_width * 2**stage for stage in range(num_stages))
         depths = config.backbone_depths[:num_stages]
         return ResidualStages(channels, depths, drop_path=config.drop_path), channels
-    from vitrail.models import MODELS  # which imports this folder
-
-    settings = MODELS[config.backbone]
+    settings = config.backbone_config
     channels = getattr(settings, "channels", ())
     if not isinstance(channels, tuple) or len(channels) < num_stages:
         raise ConfigError(
@@ -299,9 +309,10 @@ def _build_backbone(config: SampledDETRConfig) -> tuple[ResidualStages | NamedSt
             expected=f"an image model of {num_stages} stages with strides from {FIRST_STRIDE} on",
             remedy="Choose a Swin, BiT or ResNet, such as swin_t, or null for the detector's own stages",
         )
-    changes = {"image_size": config.image_size, "drop_path": config.drop_path}
-    model: Any = settings.with_changes(changes).build()
+    model: Any = settings.with_changes({"drop_path": config.drop_path}).build()
     backbone = Backbone(stem=model.stem, stages=[*model.stages][:num_stages])
+    if config.backbone_norm == "frozen":
+        freeze_batch_norm(backbone)
     return NamedStages(backbone), channels[:num_stages]
 
 

@@ -44,6 +44,16 @@ class FrozenBatchNorm(nn.Module):
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
+def freeze_batch_norm(model: nn.Module) -> None:
+    """Replace the batch norms within a model by frozen ones of the same values."""
+    for parent in list(model.modules()):
+        for name, norm in parent.named_children():
+            if isinstance(norm, nn.BatchNorm2d):
+                frozen = FrozenBatchNorm(norm.num_features, eps=norm.eps)
+                frozen.load_state_dict(norm.state_dict(), strict=False)  # all but the count of batches
+                setattr(parent, name, frozen)
+
+
 Norm = nn.BatchNorm2d | FrozenBatchNorm
 NormFactory = Callable[[int], Norm]
 

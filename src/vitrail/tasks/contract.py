@@ -16,7 +16,7 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import SampleSource
-from vitrail.models import configure
+from vitrail.models import MODELS, configure
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
@@ -337,6 +337,7 @@ class Task(Protocol):
 
 
 CACHE_SHARE = 0.3  # of the free memory, for decoded images
+FIXED_BY_WEIGHTS = ("name", "image_size", "num_classes", "num_channels")
 
 
 class Choice(NamedTuple):
@@ -398,6 +399,20 @@ def name_of_weights(pretrained: LoadedModel, asked: str | None) -> str:
             remedy="Leave out --model, it follows from the weights",
         )
     return name
+
+
+def encoder_settings(pretrained: LoadedModel) -> tuple[str, dict[str, Any]]:
+    """Return the name of a pretrained image model, and its settings that differ from the named ones.
+
+    Sizes of images and numbers of classes and channels are left out.
+    """
+    name = str(pretrained.model_settings["name"])
+    usual = MODELS[name].model_dump(mode="json")
+    return name, {
+        field: value
+        for field, value in pretrained.model_settings.items()
+        if field not in FIXED_BY_WEIGHTS and usual.get(field) != value
+    }
 
 
 def sign_images(preprocessing: Any) -> dict[str, str]:

@@ -58,7 +58,7 @@ class AuthorsDetector(nn.Module):
         layers = [nn.Linear(before, after) for before, after in pairwise(widths)]
         self.bbox_embed = nn.ModuleDict({"layers": nn.ModuleList(layers)})
         self.query_embed = nn.Embedding(config.num_queries, config.width)
-        self.input_proj = nn.Conv2d(config.backbone.channels[-1], config.width, 1)
+        self.input_proj = nn.Conv2d(config.resnet.channels[-1], config.width, 1)
 
     def forward(self, features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         x = map_to_tokens(self.input_proj(features))

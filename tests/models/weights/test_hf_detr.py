@@ -41,7 +41,7 @@ TINY = {
 def _settings(config) -> DetrConfig:
     backbone = ResNetConfig(
         embedding_size=config.backbone_width,
-        hidden_sizes=list(config.backbone.channels),
+        hidden_sizes=list(config.resnet.channels),
         depths=list(config.backbone_depths),
         out_features=[f"stage{len(config.backbone_depths)}"],
     )

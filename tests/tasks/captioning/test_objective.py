@@ -14,8 +14,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.text.words import WordVocabulary
 from vitrail.data.text_preprocessing import CaptionPreprocessing
-from vitrail.models.caption_encoder import ImageFeatures
 from vitrail.models.contract import CaptionModelConfig, CaptionOutput
+from vitrail.models.image_encoder import ImageFeatures
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.objective import (
     CaptionBatch,

@@ -6,18 +6,21 @@ Choices that have not been measured yet say so.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from vitrail.core.duration import format_duration
-from vitrail.core.errors import CheckpointError
 from vitrail.data.settings import AugmentSettings
-from vitrail.engines.loading import load_any
-from vitrail.models import MODELS
-from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import ImageModelConfig
+from vitrail.engines.loading import Start
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
-from vitrail.tasks.contract import CACHE_SHARE, Choice, ModelRequest, name_of_weights, precision_reason
+from vitrail.tasks.contract import (
+    CACHE_SHARE,
+    Choice,
+    ModelRequest,
+    encoder_settings,
+    name_of_weights,
+    precision_reason,
+)
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
 
@@ -26,41 +29,6 @@ MANY_IMAGES = 20_000
 CPU_PX, ACCELERATOR_PX = 128, 224
 BATCH = 64
 MAX_PATCHES = 100  # of an image, for a recurrent decoder on a CPU; time grows with them
-FIXED_BY_WEIGHTS = ("name", "image_size", "num_classes", "num_channels")
-
-
-class CaptionStart(NamedTuple):
-    """The initial weights of a captioner; at most one of the two is set."""
-
-    captioner: LoadedModel | None = None
-    """A whole captioner, whose vocabulary is used as well."""
-    encoder: LoadedModel | None = None
-    """An image model, whose preprocessing is used as well."""
-
-
-def load_caption_start(weights: str | None, encoder: str | None) -> CaptionStart:
-    """Load the initial weights.
-
-    Args:
-        weights: as in the experiment's settings; None means random weights.
-        encoder: name of the image model, which a file of bare weights may need.
-
-    Raises:
-        CheckpointError: there is no usable model, or one of other inputs.
-    """
-    if weights is None:
-        return CaptionStart()
-    loaded = load_any(weights, model=encoder if weights.startswith("file:") else None)
-    kind = loaded.preprocessing.get("task", "classification")
-    if kind == "captioning":
-        return CaptionStart(captioner=loaded)
-    if kind == "classification" and isinstance(getattr(loaded.model, "config", None), ImageModelConfig):
-        return CaptionStart(encoder=loaded)
-    raise CheckpointError(
-        f"{weights} holds the model {loaded.model_settings.get('name')} for other inputs",
-        expected="a captioner, or an image model for the encoder of one",
-        remedy="Name a run on captioned or labelled images, or a published image model",
-    )
 
 
 def choose(
@@ -69,7 +37,7 @@ def choose(
     request: ModelRequest,
     *,
     budget_s: float,
-    start: CaptionStart | None = None,
+    start: Start | None = None,
     asked: CaptionExperiment,
 ) -> tuple[CaptionExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason.
@@ -83,14 +51,14 @@ def choose(
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
     """
-    start = start or CaptionStart()
+    start = start or Start()
     is_cpu = machine.device.type == "cpu"
     name, reason = _choose_model(dataset, request.name, start)
     image_size, size_reason = _choose_size(start, is_cpu=is_cpu)
     if asked.data.is_given("image_size"):
         image_size = asked.data.image_size
-    if start.captioner is not None:
-        config = start.captioner.config
+    if start.whole is not None:
+        config = start.whole.config
         encoder_reason = "the encoder of the weights"
         optim = OptimSettings(name="adamw", learning_rate=2e-4)
         optim_reason = "fine-tuning changes learned weights little"
@@ -136,9 +104,9 @@ def choose(
     ]
 
 
-def _choose_model(dataset: CaptionDataset, model: str | None, start: CaptionStart) -> tuple[str, str]:
-    if start.captioner is not None:
-        return name_of_weights(start.captioner, model), "the model of the weights"
+def _choose_model(dataset: CaptionDataset, model: str | None, start: Start) -> tuple[str, str]:
+    if start.whole is not None:
+        return name_of_weights(start.whole, model), "the model of the weights"
     if model is not None:
         return model, "you asked for it"
     number = f"{len(dataset.train):,} training images"
@@ -147,9 +115,9 @@ def _choose_model(dataset: CaptionDataset, model: str | None, start: CaptionStar
     return SMALL_MODEL, f"{number}: the small model"
 
 
-def _choose_size(start: CaptionStart, *, is_cpu: bool) -> tuple[tuple[int, int], str]:
-    if start.captioner is not None:
-        height, width = start.captioner.preprocessing["images"]["image_size"]
+def _choose_size(start: Start, *, is_cpu: bool) -> tuple[tuple[int, int], str]:
+    if start.whole is not None:
+        height, width = start.whole.preprocessing["images"]["image_size"]
         return (height, width), "the size that the weights were trained with"
     if start.encoder is not None:
         height, width = start.encoder.preprocessing["image_size"]
@@ -160,25 +128,18 @@ def _choose_size(start: CaptionStart, *, is_cpu: bool) -> tuple[tuple[int, int],
     )
 
 
-def _encoder_of(start: CaptionStart, image_size: tuple[int, int], *, is_cpu: bool) -> dict[str, Any]:
+def _encoder_of(start: Start, image_size: tuple[int, int], *, is_cpu: bool) -> dict[str, Any]:
     """Return the settings of a pretrained encoder; empty if the model has its own."""
     if start.encoder is None:
         return {}
-    settings = start.encoder.model_settings
-    encoder = str(settings["name"])
-    usual = MODELS[encoder].model_dump(mode="json")
-    changes = {
-        field: value
-        for field, value in settings.items()
-        if field not in FIXED_BY_WEIGHTS and usual.get(field) != value
-    }
+    encoder, changes = encoder_settings(start.encoder)
     found: dict[str, Any] = {
         "encoder": encoder,
         "encoder_changes": changes,
         "encoder_stage": -1,
         "encoder_frozen": True,
     }
-    patch_size = settings.get("patch_size")
+    patch_size = start.encoder.model_settings.get("patch_size")
     if is_cpu and patch_size:
         patches = math.prod(-(-side // int(patch_size)) for side in image_size)
         found["pool"] = math.ceil(math.sqrt(patches / MAX_PATCHES)) if patches > MAX_PATCHES else 1

@@ -21,12 +21,13 @@ from vitrail.data.text.subwords import (
 )
 from vitrail.data.text.words import WordVocabulary
 from vitrail.data.text_preprocessing import CaptionPreprocessing
+from vitrail.engines.loading import Start, load_start_or_encoder
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.answer_files import FileResults
-from vitrail.tasks.captioning.choose import CaptionStart, choose, load_caption_start
+from vitrail.tasks.captioning.choose import choose
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
 from vitrail.tasks.captioning.doctor import check_captions
 from vitrail.tasks.captioning.explanation import explain_caption_files, explain_examples
@@ -95,20 +96,20 @@ class CaptioningTask(Task):
                 expected="a training split with captions",
                 remedy="Name the folder that holds the training captions too",
             )
-        start = load_caption_start(asked.weights, request.get("encoder"))
+        start = load_start_or_encoder(asked.weights, request.get("encoder"), task=self.name)
         return choose(dataset, inspect_machine(), request, budget_s=budget_s, start=start, asked=asked)
 
     def settle(self, experiment: CaptionExperiment, dataset: CaptionDataset) -> Settled:
         """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""
-        start = load_caption_start(experiment.weights, experiment.model.encoder)
-        if start.captioner is not None:
-            files = dict(start.captioner.files)
+        start = load_start_or_encoder(experiment.weights, experiment.model.encoder, task=self.name)
+        if start.whole is not None:
+            files = dict(start.whole.files)
             vocabulary = vocabulary_from_files(files)
         else:
             vocabulary = _learn_vocabulary(experiment.data, dataset)
             files = vocabulary_to_files(vocabulary)
         fitting: dict[str, Any] = {"model.vocabulary_size": vocabulary.size}
-        if start.captioner is None:
+        if start.whole is None:
             fitting["model.image_size"] = experiment.data.image_size
         return Settled(experiment.with_changes(fitting), files)
 
@@ -116,13 +117,13 @@ class CaptioningTask(Task):
         self, experiment: CaptionExperiment, dataset: CaptionDataset, files: Mapping[str, bytes]
     ) -> Parts:
         data, train, settings = experiment.data, experiment.train, experiment.task
-        start = load_caption_start(experiment.weights, experiment.model.encoder)
+        start = load_start_or_encoder(experiment.weights, experiment.model.encoder, task=self.name)
         vocabulary = vocabulary_from_files(files)
         preprocessing = _prepare_preprocessing(data, dataset, start)
         torch.manual_seed(train.seed)
         model: Any = experiment.model.build()
-        if start.captioner is not None:
-            copy_pretrained(model, start.captioner.model)
+        if start.whole is not None:
+            copy_pretrained(model, start.whole.model)
         elif start.encoder is not None:
             model.encoder.take_weights(start.encoder.model)
         is_kept = model.config.encoder_frozen and experiment.keep_features
@@ -213,12 +214,12 @@ def _learn_vocabulary(data: CaptionDataSettings, dataset: CaptionDataset) -> Sub
 
 
 def _prepare_preprocessing(
-    data: CaptionDataSettings, dataset: CaptionDataset, start: CaptionStart
+    data: CaptionDataSettings, dataset: CaptionDataset, start: Start
 ) -> CaptionPreprocessing:
     """Return the preprocessing of the initial weights, if any, else that of the data."""
     size = {"image_size": data.image_size, "resize": data.resize}
-    if start.captioner is not None:
-        known = CaptionPreprocessing.from_tree(start.captioner.preprocessing)
+    if start.whole is not None:
+        known = CaptionPreprocessing.from_tree(start.whole.preprocessing)
         return known.model_copy(update={"images": known.images.with_changes(size)})
     if start.encoder is not None:
         images = Preprocessing.from_tree(start.encoder.preprocessing)

@@ -91,7 +91,7 @@ class ClassificationTask(Task):
         machine = inspect_machine()
         flops = measure_matrix_products(machine)
         situation = describe_situation(dataset, machine, flops=flops, budget_s=budget_s)
-        pretrained = load_start(asked.weights, request.name)
+        pretrained = load_start(asked.weights, request.name, task=self.name)
         return choose(situation, request, seed=0, pretrained=pretrained, asked=asked)
 
     def settle(self, experiment: ClassificationExperiment, dataset: ImageDataset) -> Settled:
@@ -108,7 +108,7 @@ class ClassificationTask(Task):
     ) -> Parts:
         data, train = experiment.data, experiment.train
         check_num_classes(experiment, dataset)
-        pretrained = load_start(experiment.weights, experiment.model.name)
+        pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         labelled, targets, task = dataset.train, None, experiment.task
         if task.teacher is not None and task.unlabelled is not None:
             labelled, targets = add_pseudo_labels(

@@ -86,12 +86,12 @@ class ContrastiveTask(Task):
                 expected="at least two, since the loss compares each image with other captions",
                 remedy="Name data with a training split",
             )
-        pretrained = load_start(asked.weights, request.name)
+        pretrained = load_start(asked.weights, request.name, task=self.name)
         return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
     def settle(self, experiment: ContrastiveExperiment, dataset: CaptionDataset) -> Settled:
         """Learn the vocabulary or take that of the weights; set vocabulary and image size of the model."""
-        pretrained = load_start(experiment.weights, experiment.model.name)
+        pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         if pretrained is not None:
             return Settled(experiment, dict(pretrained.files))
         subwords = _learn_subwords(experiment.data, dataset)
@@ -108,7 +108,7 @@ class ContrastiveTask(Task):
         self, experiment: ContrastiveExperiment, dataset: CaptionDataset, files: Mapping[str, bytes]
     ) -> Parts:
         train, subwords = experiment.train, vocabulary_from_files(files)
-        pretrained = load_start(experiment.weights, experiment.model.name)
+        pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         preprocessing = _prepare_preprocessing(experiment.data, dataset, pretrained)
         model = build_model(experiment, pretrained)
         source = partial(

@@ -6,12 +6,23 @@ The constants were measured on validation parts; ``docs/log.md`` has the experim
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from vitrail.core.errors import DataError
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.engines.loading import Start
+from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.contract import CACHE_SHARE, Choice, ModelRequest, name_of_weights, precision_reason
+from vitrail.models.detr import DETRConfig
+from vitrail.tasks.contract import (
+    CACHE_SHARE,
+    Choice,
+    ModelRequest,
+    encoder_settings,
+    name_of_weights,
+    precision_reason,
+)
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.settings import BoxAugmentSettings, BoxDataSettings, DetectionExperiment
 from vitrail.train.machine import Machine
@@ -30,33 +41,50 @@ def choose(
     machine: Machine,
     request: ModelRequest,
     *,
-    pretrained: LoadedModel | None = None,
+    start: Start | None = None,
+    asked: DetectionExperiment | None = None,
 ) -> tuple[DetectionExperiment, list[Choice]]:
     """Return an experiment with one step to go, and every choice in it with its reason.
 
     Args:
         machine: where it is trained.
         request: what the user asks of the model.
-        pretrained: what the training starts from; its model is taken.
+        start: initial weights; a detector's model is used, an image model becomes the backbone.
+        asked: the user's other settings.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
         DataError: no size of a training image is known.
     """
+    start = start or Start()
     is_cpu = machine.device.type == "cpu"
-    name, reason = _choose_model(request.name, pretrained, is_cpu=is_cpu)
-    image_size, size_reason = _choose_size(dataset, pretrained, is_cpu=is_cpu)
+    name, reason = _choose_model(request, start, is_cpu=is_cpu)
+    image_size, size_reason = _choose_size(dataset, start.whole, is_cpu=is_cpu)
     fullest = max((len(labels) for labels in dataset.train.labels), default=0)
     queries = max(MIN_QUERIES, math.ceil(QUERIES_PER_BOX * fullest))
-    if pretrained is None:
-        config = request.configure(name, num_classes=len(dataset.class_names), num_queries=queries)
+    if start.whole is not None:
+        config = start.whole.config.with_changes({"num_classes": len(dataset.class_names)})
     else:
-        config = pretrained.config.with_changes({"num_classes": len(dataset.class_names)})
+        if asked is not None and asked.data.is_given("image_size"):
+            image_size, size_reason = asked.data.image_size, "you asked for it"
+        backbone = _backbone_of(request, name, start.encoder) | {"image_size": image_size}
+        config = request.configure(
+            name, num_classes=len(dataset.class_names), num_queries=queries, **backbone
+        )
+        if start.encoder is not None and config.backbone != backbone["backbone"]:
+            raise ConfigError(
+                f"the backbone {config.backbone!r} was asked for, and weights of {backbone['backbone']!r}",
+                expected="weights of the same model",
+                remedy="Leave out model.backbone, it follows from the weights",
+            )
     optim = OptimSettings(name="muon", learning_rate=1e-3, matrix_learning_rate=0.02, betas=(0.9, 0.99))
     optim_reason = "fits small models in fewer steps than AdamW"
-    if pretrained is not None:
+    if start.whole is not None:
         optim = OptimSettings(name="adamw", learning_rate=1e-4)
         optim_reason = "fine-tuning changes learned weights little"
+    elif start.encoder is not None:
+        optim = OptimSettings(name="adamw", learning_rate=2e-4)
+        optim_reason = "Muon's steps would undo what the backbone has learned"
     train, train_choices = _choose_training(dataset, machine, image_size)
     experiment = DetectionExperiment(
         data=BoxDataSettings(source=dataset.source, image_size=image_size),
@@ -68,6 +96,7 @@ def choose(
     return experiment, [
         Choice("data.image_size", "x".join(map(str, image_size)), size_reason),
         Choice("model.name", name, reason),
+        *([Choice("model.backbone", config.backbone, "that of the weights")] if start.encoder else []),
         Choice("model.num_queries", str(config.num_queries), f"the fullest image has {fullest} boxes"),
         *train_choices,
         Choice("optim.name", experiment.optim.name, optim_reason),
@@ -76,14 +105,38 @@ def choose(
     ]
 
 
-def _choose_model(model: str | None, pretrained: LoadedModel | None, *, is_cpu: bool) -> tuple[str, str]:
-    if pretrained is not None:
-        return name_of_weights(pretrained, model), "the model of the weights"
-    if model is not None:
-        return model, "you asked for it"
+def _choose_model(request: ModelRequest, start: Start, *, is_cpu: bool) -> tuple[str, str]:
+    if start.whole is not None:
+        return name_of_weights(start.whole, request.name), "the model of the weights"
+    if request.name is not None:
+        return request.name, "you asked for it"
+    if start.encoder is not None and not isinstance(getattr(start.encoder.config, "channels", None), tuple):
+        return "detr_nano", "the weights are of a backbone without feature maps of several strides"
     if is_cpu:
         return "sdetr_nano", "on a CPU: the detector that learns from few images in minutes"
     return "sdetr_small", "on a GPU: the small detector"
+
+
+def _backbone_of(request: ModelRequest, name: str, encoder: LoadedModel | None) -> dict[str, Any]:
+    """Return the settings of a named backbone; empty if the detector has its own."""
+    is_plain = isinstance(MODELS[name], DETRConfig)
+    if encoder is None:  # learned from random weights, which fixed statistics would not suit
+        learned = {"backbone_norm": "batch", "num_frozen": 0}
+        return learned if is_plain and request.get("backbone") else {}
+    backbone, changes = encoder_settings(encoder)
+    settings = encoder.model_settings
+    if settings["num_channels"] != 3:
+        raise ConfigError(
+            f"the weights are of {backbone}, for images with {settings['num_channels']} channel",
+            expected="a model of colour images, as detectors read them",
+            remedy="Name other weights",
+        )
+    found: dict[str, Any] = {
+        "backbone": backbone,
+        "backbone_changes": {**changes, "image_size": settings["image_size"]},
+        "backbone_norm": "frozen",
+    }
+    return found if not is_plain or hasattr(encoder.model, "stages") else {**found, "num_frozen": 0}
 
 
 def _choose_size(

@@ -11,7 +11,8 @@ from vitrail.core.config import Config
 from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.findings import Verdict
-from vitrail.engines.loading import load_start
+from vitrail.data.preprocessing import Preprocessing
+from vitrail.engines.loading import Start, load_start_or_encoder
 from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
@@ -104,8 +105,8 @@ class DetectionTask(Task):
                 expected="a training split with boxes",
                 remedy="Name the folder that holds the training annotations too",
             )
-        pretrained = load_start(asked.weights, request.name)
-        return choose(dataset, inspect_machine(), request, pretrained=pretrained)
+        start = load_start_or_encoder(asked.weights, request.get("backbone") or request.name, task=self.name)
+        return choose(dataset, inspect_machine(), request, start=start, asked=asked)
 
     def settle(self, experiment: DetectionExperiment, dataset: BoxDataset) -> Settled:
         """Build the model for the size of its images, and record the class ids of the data."""
@@ -118,10 +119,12 @@ class DetectionTask(Task):
     ) -> Parts:
         data, train = experiment.data, experiment.train
         check_num_classes(experiment, dataset)
-        pretrained = load_start(experiment.weights, experiment.model.name)
-        preprocessing = _prepare_preprocessing(data, dataset, pretrained)
-        model = build_model(experiment, pretrained)
-        config: Any = model.config
+        config: Any = experiment.model
+        start = load_start_or_encoder(experiment.weights, config.backbone or config.name, task=self.name)
+        preprocessing = _prepare_preprocessing(data, dataset, start)
+        model = build_model(experiment, start.whole)
+        if start.encoder is not None:
+            model.backbone.take_weights(start.encoder.model)
         objective = DetectionObjective(
             len(dataset.class_names), preprocessing, experiment.task, scoring=config.scoring
         )
@@ -179,11 +182,12 @@ class DetectionTask(Task):
         tables, detector = DetectionTables.from_tree(record.report.tables), Detector(loaded)
         test = parts.dataset.test
         worst = [outcome.index for outcome in tables.worst[:WORST]]
+        typical, best = typical_images(tables, EXAMPLES), best_images(tables, EXAMPLES)
         inputs = DetectionReportInputs(
             **vars(record),
             worst=compare_boxes(detector, test, tables, worst),
-            typical=compare_boxes(detector, test, tables, typical_images(tables, EXAMPLES)),
-            best=compare_boxes(detector, test, tables, best_images(tables, EXAMPLES)),
+            typical=compare_boxes(detector, test, tables, typical),
+            best=compare_boxes(detector, test, tables, best),
         )
         write_detection_report(path, inputs)
 
@@ -203,13 +207,13 @@ class DetectionTask(Task):
 TASK = DetectionTask()
 
 
-def _prepare_preprocessing(
-    data: BoxDataSettings, dataset: BoxDataset, pretrained: LoadedModel | None
-) -> BoxPreprocessing:
+def _prepare_preprocessing(data: BoxDataSettings, dataset: BoxDataset, start: Start) -> BoxPreprocessing:
     """Return the preprocessing of the pretrained weights, else that of the data."""
-    if pretrained is None:
-        preprocessing = BoxPreprocessing(image_size=data.image_size, resize=data.resize)
-        return preprocessing.with_statistics(dataset.train.images)
-    return BoxPreprocessing.from_tree(pretrained.preprocessing).with_changes(
-        {"image_size": data.image_size, "resize": data.resize}
-    )
+    size = {"image_size": data.image_size, "resize": data.resize}
+    if start.whole is not None:
+        return BoxPreprocessing.from_tree(start.whole.preprocessing).with_changes(size)
+    if start.encoder is not None:
+        known = Preprocessing.from_tree(start.encoder.preprocessing)
+        pixels = {"mean": known.mean, "std": known.std, "interpolation": known.interpolation}
+        return BoxPreprocessing.from_tree({**size, **pixels})
+    return BoxPreprocessing.from_tree(size).with_statistics(dataset.train.images)

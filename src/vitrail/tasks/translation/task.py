@@ -83,12 +83,12 @@ class TranslationTask(Task):
                 expected="a training split, or files that are not named as a test",
                 remedy="Name the folder that holds the training files too, or rename the file",
             )
-        pretrained = load_start(asked.weights, request.name)
+        pretrained = load_start(asked.weights, request.name, task=self.name)
         return choose(dataset, inspect_machine(), request, budget_s=budget_s, pretrained=pretrained)
 
     def settle(self, experiment: TranslationExperiment, dataset: PairDataset) -> Settled:
         """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""
-        pretrained = load_start(experiment.weights, experiment.model.name)
+        pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         if pretrained is None:
             vocabulary = _learn_vocabulary(experiment.data, dataset)
             files = vocabulary.to_files()
@@ -104,7 +104,7 @@ class TranslationTask(Task):
         self, experiment: TranslationExperiment, dataset: PairDataset, files: Mapping[str, bytes]
     ) -> Parts:
         data, train, settings = experiment.data, experiment.train, experiment.task
-        pretrained = load_start(experiment.weights, experiment.model.name)
+        pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         preprocessing = _preprocessing(data, dataset)
         if pretrained is not None:
             preprocessing = PairPreprocessing.from_tree(pretrained.preprocessing)

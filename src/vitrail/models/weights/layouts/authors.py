@@ -138,7 +138,7 @@ def _detr(config: DETRConfig) -> Iterator[Entry]:
     mlp = {"mlp.expand": "linear1", "mlp.contract": "linear2"}
     encoder = {**mlp, "attention_norm": "norm1", "mlp_norm": "norm2"}
     decoder = {**mlp, "self_norm": "norm1", "cross_norm": "norm2", "mlp_norm": "norm3"}
-    yield from resnet_backbone(config.backbone, "backbone.", "backbone.0.body.")
+    yield from resnet_backbone(config.resnet, "backbone.", "backbone.0.body.")
     yield from pointwise("projection", "input_proj")
     yield same("queries", "query_embed.weight")
     for index in range(config.encoder_depth):

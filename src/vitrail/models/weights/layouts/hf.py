@@ -224,13 +224,13 @@ DETR_BACKBONE = "model.backbone.model."
 
 def _detr(config: DETRConfig) -> Iterator[Entry]:
     """Map every tensor of a model with timm's backbone."""
-    yield from resnet_backbone(config.backbone, "backbone.", DETR_BACKBONE)
+    yield from resnet_backbone(config.resnet, "backbone.", DETR_BACKBONE)
     yield from _detr_rest(config)
 
 
 def _detr_own_backbone(config: DETRConfig) -> Iterator[Entry]:
     """Map every tensor of a model with the library's own backbone."""
-    yield from _resnet_backbone(config.backbone, "backbone.", DETR_BACKBONE)
+    yield from _resnet_backbone(config.resnet, "backbone.", DETR_BACKBONE)
     yield from _detr_rest(config)
 
 

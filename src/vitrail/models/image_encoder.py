@@ -1,4 +1,4 @@
-"""Image features for captioning: a feature map of any image model, frozen or trained."""
+"""Image features for captioners and detectors: a feature map of any image model, frozen or trained."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.core.errors import CheckpointError, ConfigError
-from vitrail.models.contract import CaptionModelConfig
+from vitrail.core.errors import ConfigError
+from vitrail.models.contract import CaptionModelConfig, ImageModelConfig
+from vitrail.models.weights.transfer import copy_encoder
 from vitrail.nn.tokens import Grid, Images, map_to_tokens
-
-MAX_LISTED = 4
-LEFT_OUT = ("head", "final", "stages")  # parts of an image model that an encoder may leave out
 
 
 class ImageFeatures(NamedTuple):
@@ -29,19 +27,27 @@ class ImageFeatures(NamedTuple):
 class ImageEncoder(nn.Module):
     """Encode images with an image model without its head.
 
+    Args:
+        config: of the image model.
+        stage: stage that is read, counted from the last; later ones are left out.
+        pool: average-pool the feature map over squares of so many rows and columns.
+        is_frozen: keep the initial weights, and stay in evaluation mode.
+
     Raises:
-        ConfigError: the config names no known model, or a stage that the model does not have.
+        ConfigError: the model does not have that stage.
     """
 
-    def __init__(self, config: CaptionModelConfig) -> None:
+    def __init__(
+        self, config: ImageModelConfig, *, stage: int = -1, pool: int = 1, is_frozen: bool = False
+    ) -> None:
         super().__init__()
-        self.is_frozen, self.pool, self.stage = config.encoder_frozen, config.pool, config.encoder_stage
-        self.model: Any = self._cut(config.encoder_config.build(), config.encoder)
+        self.is_frozen, self.pool, self.stage = is_frozen, pool, stage
+        self.model: Any = self._cut(config.build(), config.name)
         if self.is_frozen:
             self.requires_grad_(False)
         with torch.device("meta"):  # the shapes alone
-            twin: Any = self._cut(config.encoder_config.build(), config.encoder).eval()
-            images = torch.zeros(1, config.encoder_config.num_channels, *config.image_size)
+            twin: Any = self._cut(config.build(), config.name).eval()
+            images = torch.zeros(1, config.num_channels, *config.image_size)
             made = self._pooled(twin, images)
         self.dim, self.grid = made.shape[1], (made.shape[2], made.shape[3])
         """Feature width, and rows and columns of the feature map at the native image size."""
@@ -57,26 +63,8 @@ class ImageEncoder(nn.Module):
         return super().train(mode and not self.is_frozen)
 
     def take_weights(self, pretrained: nn.Module) -> None:
-        """Copy the weights of an image model with the same settings, except for parts that are not used here.
-
-        Raises:
-            CheckpointError: names or shapes of its tensors differ; nothing is copied then.
-        """
-        targets, sources = self.model.state_dict(), pretrained.state_dict()
-        faults = [
-            name for name in targets if name not in sources or sources[name].shape != targets[name].shape
-        ]
-        faults += [name for name in sources if name not in targets and name.split(".")[0] not in LEFT_OUT]
-        if faults:
-            more = f" and {len(faults) - MAX_LISTED} more" if len(faults) > MAX_LISTED else ""
-            raise CheckpointError(
-                f"the weights differ from the encoder in {', '.join(sorted(faults)[:MAX_LISTED])}{more}",
-                expected="weights of the image model that model.encoder names, with the same settings",
-                remedy="Leave model.encoder, model.encoder_changes and data.image_size to the weights",
-            )
-        with torch.no_grad():
-            for name, target in targets.items():
-                target.copy_(sources[name])
+        """Copy the weights of an image model; see ``copy_encoder``."""
+        copy_encoder(self.model, pretrained)
 
     def _cut(self, model: nn.Module, name: str) -> nn.Module:
         """Cut off the head, and the stages after the one that is read."""
@@ -102,3 +90,10 @@ class ImageEncoder(nn.Module):
         if self.pool > 1:
             x = F.avg_pool2d(x, self.pool, ceil_mode=True, count_include_pad=False)
         return x
+
+
+def build_encoder(config: CaptionModelConfig) -> ImageEncoder:
+    """Build the encoder of a captioner."""
+    return ImageEncoder(
+        config.encoder_config, stage=config.encoder_stage, pool=config.pool, is_frozen=config.encoder_frozen
+    )
