@@ -29,6 +29,7 @@ from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, RawBoxes
 from vitrail.tasks.detection.formats import BOX_FORMATS
 from vitrail.tasks.detection.formats.objects import is_of_boxes, read_by_name
 from vitrail.tasks.detection.settings import BoxDataSettings
+from vitrail.tasks.detection.shapes import draw_shapes, is_shapes
 
 SURE = 3  # outranks captions and parallel text, where a source may be either
 
@@ -39,8 +40,8 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
     A source with only a validation or a test split becomes a data set with an empty training split.
 
     Args:
-        source: a folder, a file (COCO's .json, YOLO's .yaml, .parquet), or a Hugging Face name
-            (``hf:owner/name``).
+        source: a folder, a file (COCO's .json, YOLO's .yaml, .parquet), a Hugging Face name
+            (``hf:owner/name``), or ``shapes``, which are drawn by the program.
         settings: the fractions and the seed of missing splits; its ``source`` and sizes are not read here.
 
     Raises:
@@ -64,7 +65,10 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
     (7, 1, 2)
     """
     text = os.fspath(source)
-    raw, format_name = locate(text, read=_read_path, read_by_name=read_by_name)
+    if is_shapes(text):
+        raw, format_name = draw_shapes(), "built-in"
+    else:
+        raw, format_name = locate(text, read=_read_path, read_by_name=read_by_name)
     divided = _divide(text, raw, format_name, settings or DataSettings(source=text))
     if not any(split.num_boxes for split in divided.splits.values()):
         number = sum(map(len, divided.splits.values()))
@@ -85,6 +89,8 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
 
 def recognises(source: str) -> int:
     """Tell by a cheap look whether a source is a detection data set: 0 if not, else how surely."""
+    if is_shapes(source):
+        return SURE
     if source.startswith(HUB_PREFIX):
         return SURE * is_of_boxes(source.removeprefix(HUB_PREFIX))
     path = Path(source).expanduser()
