@@ -20,6 +20,7 @@ from vitrail.interpret.draw import (
     draw_boxes,
     enlarge_picture,
     in_rows,
+    overlay,
     shared_limits,
 )
 from vitrail.interpret.viewer.maps import Boxes, Grid, Maps, Tokens, checked_index, layer_titles
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 OVERLAY_PX = 384  # shorter side that a small picture is enlarged to before drawing
 BOX_COLUMNS, MAX_BOX_TILES, BOX_TILE_PX = 3, 12, 480
+POINT_PX = 7  # radius of the mark of a patch
 WORD_COLUMNS, WORD_TILE_PX, LABEL_PX = 5, 220, 24
 STILL_PX, STRIP_PX = 320, 900  # longer side on a page without scripts: of one overlay, of tiles of words
 
@@ -64,7 +66,11 @@ def still(
         tiles = [draw_boxes(enlarged, boxes), *overlays]
         for tile in tiles:
             tile.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
-        return in_rows([in_rows(tiles, BOX_COLUMNS), bar], 1)
+        sheet = in_rows([in_rows(tiles, BOX_COLUMNS), bar], 1)
+        has_encoder = any(isinstance(part.queries, Grid) for part in explanation.maps)
+        if not has_encoder or layer is not None or head is not None:
+            return sheet
+        return in_rows([sheet, _from_middles(explanation, enlarged)], 1)
     if isinstance(keys, Grid) and isinstance(queries, Tokens):
         words = queries.texts[:-1]  # all but the end
         overlays, bar = _overlays(explanation, len(words), layer, head)
@@ -187,6 +193,23 @@ def _first_class(explanation: Explanation) -> str | None:
 def _picture(explanation: Explanation) -> Image.Image:
     assert explanation.picture is not None, "an explanation of an image"
     return explanation.picture
+
+
+def _from_middles(explanation: Explanation, enlarged: Image.Image) -> Image.Image:
+    """Draw what the patches in the middle of boxes attend to (Carion et al. 2020, figure 3)."""
+    boxes = explanation.maps[0].queries
+    assert isinstance(boxes, Boxes)
+    middles = [((y + bottom) / 2, (x + right) / 2) for x, y, right, bottom in boxes.corners[:BOX_COLUMNS]]
+    maps = [explanation.attention(middle, of="encoder") for middle in middles]
+    limits, tiles = shared_limits(maps), []
+    for (y, x), values in zip(middles, maps, strict=True):
+        drawn = overlay(enlarged, values, limits=limits)
+        column, row = x * drawn.width, y * drawn.height
+        mark = (column - POINT_PX, row - POINT_PX, column + POINT_PX, row + POINT_PX)
+        ImageDraw.Draw(drawn).ellipse(mark, fill="white", outline="black")
+        drawn.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
+        tiles.append(drawn)
+    return in_rows([in_rows(tiles, BOX_COLUMNS), colour_bar(limits, is_overlay=True)], 1)
 
 
 def drawn_box(boxes: Boxes, box: int, size: tuple[int, int]) -> DrawnBox:

@@ -125,7 +125,11 @@ class DetectionEvaluator:
         self._images: dict[int, ImageBoxes] = {}
 
     def update(self, model: nn.Module, batch: DetectionBatch) -> None:
-        found = select_boxes(self._objective.predict(model, batch), self._objective.scoring)
+        self.add(batch, self._objective.predict(model, batch))
+
+    def add(self, batch: DetectionBatch, output: DetectionOutput) -> None:
+        """Collect what a model has predicted for a batch."""
+        found = select_boxes(output, self._objective.scoring)
         rows = zip(
             batch.indices.tolist(),
             batch.original_sizes.tolist(),

@@ -76,6 +76,8 @@ class DetectionReportInputs(RunRecord):
     typical: Sequence[ComparedImage] = ()
     """Images with about the median number of errors."""
     best: Sequence[ComparedImage] = ()
+    set_prediction: Sequence[str] = ()
+    """Sections of ``set_sections``."""
 
 
 def write_detection_report(path: Path, inputs: DetectionReportInputs) -> None:
@@ -97,6 +99,7 @@ def write_detection_report(path: Path, inputs: DetectionReportInputs) -> None:
         _curves(tables, names),
         _per_class(tables, names),
         _confusion(tables, names),
+        *inputs.set_prediction,
         _training(history),
     ]
     write_run_page(path, inputs, parts, style=STYLE)

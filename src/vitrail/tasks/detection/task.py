@@ -50,6 +50,7 @@ from vitrail.tasks.detection.report import (
 )
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.detection.scores import DetectionTables
+from vitrail.tasks.detection.set_prediction import set_sections
 from vitrail.tasks.detection.settings import BoxDataSettings, DetectionExperiment
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
 from vitrail.train.machine import inspect_machine
@@ -188,6 +189,7 @@ class DetectionTask(Task):
             worst=compare_boxes(detector, test, tables, worst),
             typical=compare_boxes(detector, test, tables, typical),
             best=compare_boxes(detector, test, tables, best),
+            set_prediction=set_sections(detector, parts, (best or typical)[:1], tables.threshold),
         )
         write_detection_report(path, inputs)
 
