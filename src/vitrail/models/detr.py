@@ -212,7 +212,7 @@ VARIANTS: dict[str, ModelConfig] = {
         decoder_depth=3,
     ),
     "detr_tiny": DETRConfig(  # ours, for small pictures of few objects, such as the built-in shapes
-        image_size=(64, 64),
+        image_size=(96, 96),
         num_queries=16,
         backbone_width=32,
         backbone_depths=(1, 1),

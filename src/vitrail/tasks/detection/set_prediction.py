@@ -39,7 +39,7 @@ QUERIES_NOTE = (
 )
 BLOCKS_NOTE = (
     "Scores of {count} test images by decoder block (Carion et al. 2020, figure 4). Early blocks predict "
-    "objects twice, so that non-maximum suppression (NMS) helps; later ones need none."
+    "objects twice, so that non-maximum suppression (NMS) helps; after long training the last one needs none."
 )
 MATCHING_NOTE = (
     "The assignment of least cost between ground truth (left) and predictions (right), as in the loss. "
@@ -182,7 +182,8 @@ def set_sections(
 
 
 def _blocks_section(predicted: BlockPredictions, num_classes: int) -> str:
-    rows, curves = [], {name: [] for name in ("AP50", "AP50 with NMS", "AP", "AP with NMS")}
+    rows: list[tuple[str, ...]] = []
+    curves: dict[str, list[float]] = {name: [] for name in ("AP50", "AP50 with NMS", "AP", "AP with NMS")}
     for images in predicted.by_block:
         plain = coco_scores(images, num_classes, brief=True)
         suppressed = coco_scores([suppress(image) for image in images], num_classes, brief=True)

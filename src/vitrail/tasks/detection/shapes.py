@@ -17,9 +17,9 @@ from vitrail.tasks.detection.dataset import BoxSplit, RawBoxes
 NAMES = frozenset({"shapes", "builtin:shapes"})
 CORNERS = {"circle": 0, "square": 4, "triangle": 3}
 COUNTS: dict[SplitName, int] = {"train": 4000, "validation": 200, "test": 500}
-SIDE_PX = 64
+SIDE_PX = 96
 MOST_SHAPES = 4
-RADII_PX = (7.0, 15.0)
+RADII_PX = (10.0, 22.0)
 MAX_COVERED = 0.2  # of a box, by another one
 ATTEMPTS = 20  # at a free position for one shape
 NOISE = 10.0  # standard deviation, of 255
