@@ -31,6 +31,7 @@ from vitrail.lab.receptive_field import ReceptiveField
 from vitrail.lab.score_scaling import ScoreScaling
 from vitrail.lab.token_functions import LAYERS as TOKEN_LAYERS
 from vitrail.lab.token_functions import BuiltRow, FunctionRow, LearnedRow
+from vitrail.report.plots import to_picture
 
 # Little enough to be measured in moments; what the claims say then is not looked at.
 TINY = {
@@ -67,9 +68,9 @@ def test_a_claim_is_complete_measured_judged_and_drawn(name: str) -> None:
     assert min(map(len, (claim.statement, claim.source, claim.published, claim.criterion))) > 20
     assert "olds if" in claim.criterion
 
-    result, picture = measure(claim, seed=3, progress=reported.append)
+    result, figure = measure(claim, seed=3, progress=reported.append)
 
-    assert picture.startswith(b"\x89PNG")
+    assert to_picture(figure).startswith(b"\x89PNG")
     assert result.verdict in get_args(Verdict)
     assert any(character.isdigit() for character in result.measured)
     assert [event.done for event in reported] == sorted(event.done for event in reported)

@@ -43,6 +43,7 @@ def test_claims_leave_pictures_numbers_and_a_page_and_the_same_one_is_renewed(tm
         changes=LITTLE,
         output=tmp_path / "lab",
         seed=2,
+        pictures=["svg", ".pdf"],
         on_event=events.append,
     )
 
@@ -55,6 +56,8 @@ def test_claims_leave_pictures_numbers_and_a_page_and_the_same_one_is_renewed(tm
     assert stored.claims[0].environment["threads"] == 1
     for claim in stored.claims:
         assert (done.folder / claim.picture).read_bytes().startswith(b"\x89PNG")
+        assert (done.folder / f"{claim.name}.svg").read_bytes().startswith(b"<?xml")
+        assert (done.folder / f"{claim.name}.pdf").read_bytes().startswith(b"%PDF")
     page = done.page.read_text()
     assert page.count("data:image/png;base64,") == 2
     assert "Vaswani et al. 2017, section 3.5" in page

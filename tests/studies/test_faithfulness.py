@@ -122,7 +122,9 @@ def test_a_method_is_not_held_against_itself(found):
 def test_a_picture_is_written_for_its_suffix_and_other_names_are_refused(found, tmp_path):
     write_faithfulness(tmp_path / "out.png", found, title="a")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ConfigError, match=r"ends in \.html or \.png"):
+    write_faithfulness(tmp_path / "out.pdf", found, title="a")
+    assert (tmp_path / "out.pdf").read_bytes().startswith(b"%PDF")
+    with pytest.raises(ConfigError, match=r"ends in \.html, \.png, \.svg or \.pdf"):
         write_faithfulness(tmp_path / "out.txt", found, title="a")
 
 

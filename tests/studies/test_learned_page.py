@@ -97,6 +97,8 @@ def test_a_folder_holds_the_page_and_a_picture_of_each_panel(found: Learned, tmp
 
 def test_one_picture_shows_the_first_of_each_kind_of_panel(found: Learned, tmp_path: Path) -> None:
     write_learned(tmp_path / "out.png", found, title="About")
+    write_learned(tmp_path / "out.svg", found, title="About")
+    assert b"<svg" in (tmp_path / "out.svg").read_bytes()
 
     with Image.open(tmp_path / "out.png") as picture:
         assert picture.width > 3 * 400
@@ -110,8 +112,8 @@ def test_a_name_that_cannot_be_written_is_refused(found: Learned, tmp_path: Path
     (tmp_path / "taken.html").mkdir()
     (tmp_path / "taken").write_text("")
 
-    with pytest.raises(ConfigError, match=r"ends in \.html or \.png"):
-        write_learned(tmp_path / "out.pdf", found, title="About")
+    with pytest.raises(ConfigError, match=r"ends in \.html, \.png, \.svg or \.pdf"):
+        write_learned(tmp_path / "out.gif", found, title="About")
     with pytest.raises(ConfigError, match="is a folder already"):
         write_learned(tmp_path / "taken.html", found, title="About")
     with pytest.raises(ConfigError, match="is a file already"):

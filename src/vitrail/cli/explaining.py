@@ -53,8 +53,8 @@ def explain(
         data: Without a file: data to measure heads on. Default: the run's own.
         images: Without a file: number of images or sentences sampled. Default: 128.
         seed: Without a file: seed of that sample. Default: 0.
-        output: An .html page, a .png picture of one image or text, or a folder for a picture of each.
-            Default: explain.html, or learned.html without a file.
+        output: An .html page, a picture (.png, .svg, .pdf) of one image or text, or a folder for a picture
+            of each. Default: explain.html, or learned.html without a file.
     """
     given: dict[str, Any] = {
         "text": text,

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vitrail.cli.app import Settings, app
+from vitrail.cli.app import Settings, app, split_names
 from vitrail.cli.show import make_table, show_lines, show_live
 from vitrail.core.duration import format_duration
 
@@ -27,6 +27,7 @@ def lab(
     *,
     output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("lab"),
     seed: int = 0,
+    pictures: str = "",
     set_: Settings = (),
 ) -> int:
     """List claims of papers about attention, or measure some; each takes at most three minutes.
@@ -35,6 +36,7 @@ def lab(
         names: Claims to measure, or all. Without any: list the claims.
         output: Folder for plots, results.json and lab.html; other claims in it are kept.
         seed: Seed of everything random.
+        pictures: Formats of each plot beside .png: svg, pdf, or both with a comma between them.
         set_: One setting of a claim, such as bottleneck.num_steps=100; may be given several times.
     """
     from vitrail.core.config import parse_assignments
@@ -46,7 +48,14 @@ def lab(
     from vitrail.lab.harness import run_claims
 
     with _show_measuring() as listen:
-        done = run_claims(names, changes=changes, output=output, seed=seed, on_event=listen)
+        done = run_claims(
+            names,
+            changes=changes,
+            output=output,
+            seed=seed,
+            pictures=split_names(pictures),
+            on_event=listen,
+        )
     show_lines([f"page {done.page}"])
     return 0
 

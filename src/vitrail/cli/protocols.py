@@ -62,7 +62,7 @@ def calibrate(
         split: Split to score.
         fit_on: Split to fit the temperature on.
         json: Print all figures as JSON.
-        output: An .html page with reliability diagrams and table, or a .png picture of the diagrams.
+        output: An .html page with reliability diagrams and table, or the diagrams as .png, .svg or .pdf.
     """
     from vitrail.report.plots import check_picture_path
     from vitrail.studies.calibrating import HEADER, score_rows, write_calibration
@@ -170,7 +170,7 @@ def robustness(
         images: Size of a random subset of the split. Default: all, in up to 76 passes.
         seed: Sampling seed.
         json: Print all figures as JSON.
-        output: An .html page with curves, table and examples, or a .png picture of the curves.
+        output: An .html page with curves, table and examples, or a picture (.png, .svg, .pdf) of the curves.
     """
     from vitrail.report.plots import check_picture_path
     from vitrail.studies.robustness import measure_robustness, robustness_table, write_robustness
@@ -272,7 +272,7 @@ def faithfulness(
         steps: Steps of each curve.
         seed: Sampling seed.
         json: Print all figures as JSON.
-        output: An .html page with curves and table, or a .png picture of the curves.
+        output: An .html page with curves and table, or a picture (.png, .svg, .pdf) of the curves.
     """
     from vitrail.report.plots import check_picture_path
     from vitrail.studies.faithfulness import faithfulness as measure

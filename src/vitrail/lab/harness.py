@@ -27,7 +27,7 @@ from vitrail.core.duration import format_duration
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.core.registry import Registry
 from vitrail.report.page import section, table, write_page
-from vitrail.report.plots import MORE_COLOURS, frame, to_png, white_figure
+from vitrail.report.plots import MORE_COLOURS, check_picture_path, frame, to_picture, white_figure
 from vitrail.train.run import describe_environment
 
 if TYPE_CHECKING:
@@ -426,6 +426,7 @@ def run_claims(
     changes: Mapping[str, Any] | None = None,
     output: str | Path = DEFAULT_OUTPUT,
     seed: int = 0,
+    pictures: Sequence[str] = (),
     on_event: OnLabEvent = lambda event: None,
 ) -> LabRun:
     """Measure and judge claims, and write their plots, ``results.json`` and a page.
@@ -435,31 +436,36 @@ def run_claims(
     Args:
         names: claims, or ``all``.
         changes: settings as ``NAME.FIELD`` and their values.
+        pictures: formats of each plot beside the PNG that the page shows: svg, pdf.
 
     Raises:
-        ConfigError: a name or a setting is unknown, or a value does not fit.
+        ConfigError: a name, a setting or a format is unknown, or a value does not fit.
         CheckpointError: the folder cannot be written, or its ``results.json`` cannot be read.
     """
     claims = _choose(names, changes or {})
+    suffixes = [f".{each.removeprefix('.')}" for each in pictures]
+    for suffix in suffixes:
+        check_picture_path(Path(f"NAME{suffix}"), others=())
     folder = Path(output)
     known = _read(folder / RESULTS_FILE)
     results = []
     for number, claim in enumerate(claims, start=1):
         on_event(ClaimBegan(claim.name, number, len(claims)))
-        result, picture = measure(claim, seed=seed, progress=on_event)
+        result, figure = measure(claim, seed=seed, progress=on_event)
         results.append(result)
         others = [claim for claim in known.claims if claim.name != result.name]
         known = LabResults(claims=tuple(sorted([*others, result], key=lambda claim: claim.name)))
         path = folder / result.picture
-        atomic_write(path, picture)
+        for suffix in (path.suffix, *suffixes):
+            atomic_write(path.with_suffix(suffix), to_picture(figure, suffix))
         atomic_write(folder / RESULTS_FILE, known.model_dump_json(indent=2) + "\n")
         write_lab_page(folder / PAGE, known)
         on_event(ClaimEnded(result, path))
     return LabRun(folder, tuple(results))
 
 
-def measure(claim: Claim, *, seed: int, progress: OnProgress) -> tuple[ClaimResult, bytes]:
-    """Measure and judge one claim; return the result and its plot as PNG."""
+def measure(claim: Claim, *, seed: int, progress: OnProgress) -> tuple[ClaimResult, Figure]:
+    """Measure and judge one claim; return the result and its plot."""
     began, used = time.perf_counter(), time.process_time()
     rows = claim.run(progress, seed=seed)
     seconds, cpu_s = time.perf_counter() - began, time.process_time() - used
@@ -478,7 +484,7 @@ def measure(claim: Claim, *, seed: int, progress: OnProgress) -> tuple[ClaimResu
         picture=f"{claim.name}.png",
         tables=tabulate(rows),
     )
-    return result, to_png(claim.draw(rows))
+    return result, claim.draw(rows)
 
 
 def _choose(names: Sequence[str], changes: Mapping[str, Any]) -> list[Claim]:

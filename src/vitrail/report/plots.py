@@ -1,4 +1,4 @@
-"""Plots: as inline SVG whose colours follow the page, light or dark, and on white as PNG files."""
+"""Plots: as inline SVG whose colours follow the page, light or dark, and on white as PNG, SVG or PDF."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from vitrail.core.errors import ConfigError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from PIL import Image
 
 # Stand-ins that matplotlib draws with, and the page's colours that replace them.
 INK, SOFT, LINE = "#010203", "#010204", "#010205"
@@ -22,6 +23,15 @@ PAGE_COLOURS = {INK: "var(--ink)", SOFT: "var(--soft)", LINE: "var(--line)"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 MORE_COLOURS = (*COLOURS, "#e69f00", "#56b4e9")  # the others of Okabe and Ito 2008
 DOTS_PER_INCH = 130
+PICTURES = (".png", ".svg", ".pdf")
+# Without the time and the program, so that the same plot is the same file.
+METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": None},
+    ".svg": {"Date": None, "Creator": None},
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+# Text stays text, so that a viewer has the letters that the font of pictures lacks.
+VECTOR: Any = {"svg.fonttype": "none", "svg.hashsalt": "vitrail", "pdf.fonttype": 42}
 MAX_POINTS = 400
 
 Curve = tuple[Sequence[float], Sequence[float]]
@@ -149,13 +159,21 @@ def opacity_of_count(count: int, most: int) -> float:
     return 0.25 + 0.65 * (count / most) ** 0.5
 
 
-def check_picture_path(path: Path) -> None:
-    """Raise ConfigError before any work if the name ends neither in .html nor in .png."""
-    if path.suffix.lower() not in (".html", ".htm", ".png"):
+def is_picture(path: Path) -> bool:
+    """Return whether a file name is that of a plot: .png, .svg or .pdf."""
+    return path.suffix.lower() in PICTURES
+
+
+def check_picture_path(path: Path, *, others: Sequence[str] = (".html", ".htm")) -> None:
+    """Raise ConfigError before any work if a name has neither the ending of a plot nor one of the others."""
+    if not is_picture(path) and path.suffix.lower() not in others:
+        known = [*(other for other in others if other not in ("", ".htm")), *PICTURES]
         raise ConfigError(
             f"the result was to be written to {path}",
-            expected="a name that ends in .html or .png",
-            remedy="Choose .html for a page with its tables, .png for the picture alone",
+            expected=f"a name that ends in {', '.join(known[:-1])} or {known[-1]}"
+            + (", or one without a suffix for a folder" if "" in others else ""),
+            remedy=("Choose .html for a page with its tables, " if ".html" in others else "Choose ")
+            + ".png for pixels, .svg or .pdf for lines that stay sharp",
         )
 
 
@@ -178,8 +196,21 @@ def frame(axes: Axes, x_label: str, y_label: str) -> None:
     axes.set_axisbelow(True)
 
 
-def to_png(figure: Figure) -> bytes:
-    """Return a figure as a PNG file, the same bytes at every call."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+def to_picture(figure: Figure, suffix: str = ".png", *, dots_per_inch: int = DOTS_PER_INCH) -> bytes:
+    """Return a figure as a file with one of the endings ``PICTURES``, the same bytes at every call."""
+    import matplotlib
+
+    buffer, suffix = io.BytesIO(), suffix.lower()
+    with matplotlib.rc_context(VECTOR):
+        figure.savefig(buffer, format=suffix[1:], dpi=dots_per_inch, metadata=METADATA[suffix])
     return buffer.getvalue()
+
+
+def pixel_figure(picture: Image.Image) -> Figure:
+    """Return a figure that is a picture, pixel by pixel, for formats that Pillow does not write."""
+    figure = white_figure(picture.width / DOTS_PER_INCH, picture.height / DOTS_PER_INCH, "")
+    figure.set_layout_engine("none")
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.imshow(picture, interpolation="none", aspect="auto")
+    return figure

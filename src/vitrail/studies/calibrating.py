@@ -61,7 +61,7 @@ class Calibration(Config):
 
 
 def write_calibration(path: Path, found: Calibration, *, title: str) -> None:
-    """Write a page with reliability diagrams and table, or the diagrams alone if the name ends in .png.
+    """Write a page with reliability diagrams and table, or the diagrams alone as .png, .svg or .pdf.
 
     Raises:
         ConfigError: the name ends otherwise.

@@ -52,7 +52,7 @@ NOTE = (
 
 
 def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
-    """Write a page with curves and table, or the curves alone if the name ends in .png.
+    """Write a page with curves and table, or the curves alone as .png, .svg or .pdf.
 
     Raises:
         ConfigError: the name ends otherwise.

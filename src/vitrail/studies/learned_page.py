@@ -22,7 +22,7 @@ from vitrail.interpret.learned import (
     principal_filters,
 )
 from vitrail.report.page import section, table, write_page
-from vitrail.report.plots import COLOURS
+from vitrail.report.plots import COLOURS, check_picture_path, is_picture
 from vitrail.report.tiles import (
     Inks,
     as_colours,
@@ -34,7 +34,7 @@ from vitrail.report.tiles import (
     spread_places,
 )
 from vitrail.studies.inspecting import HeadFindings, Learned
-from vitrail.studies.panels import Panel, panels_png
+from vitrail.studies.panels import Panel, draw_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,12 +54,7 @@ def check_learned_path(path: Path) -> None:
     Raises:
         ConfigError: the suffix is unknown, or a folder is in the place of a file, or the reverse.
     """
-    if path.suffix.lower() not in (".html", ".htm", ".png", ""):
-        raise ConfigError(
-            f"the result was to be written to {path}",
-            expected="a name that ends in .html or .png, or one without a suffix for a folder of both",
-            remedy="Choose .html for the page, .png for one picture of all panels",
-        )
+    check_picture_path(path, others=(".html", ".htm", ""))
     if path.exists() and path.is_dir() != (path.suffix == ""):
         raise ConfigError(
             f"{path} is {'a folder' if path.is_dir() else 'a file'} already",
@@ -72,7 +67,7 @@ def write_learned(path: Path, found: Learned, *, title: str) -> list[Path]:
     """Write a page, a picture of all panels, or a folder with the page and a picture of each panel.
 
     Args:
-        path: ends in .html or .png, or has no suffix and names a folder.
+        path: ends in .html, .png, .svg or .pdf, or has no suffix and names a folder.
 
     Returns:
         The written files.
@@ -83,9 +78,9 @@ def write_learned(path: Path, found: Learned, *, title: str) -> list[Path]:
     """
     check_learned_path(path)
     groups = list_panels(found)
-    if path.suffix.lower() == ".png":
+    if is_picture(path):
         first = [group.in_picture(group.panels[0]) for group in groups]
-        atomic_write(path, panels_png(first, columns=3, tile=(4.8, 3.9), title=title))
+        atomic_write(path, draw_panels(first, path.suffix, columns=3, tile=(4.8, 3.9), title=title))
         return [path]
     if path.suffix:
         _write_page(path, found, groups, title)
@@ -97,7 +92,7 @@ def write_learned(path: Path, found: Learned, *, title: str) -> list[Path]:
         for number, panel in enumerate(group.panels, start=1):
             picture = path / f"{group.key}{f'-{number}' if len(group.panels) > 1 else ''}.png"
             tile = (panel.size[0] + 0.3, panel.size[1])
-            atomic_write(picture, panels_png([group.in_picture(panel)], columns=1, tile=tile))
+            atomic_write(picture, draw_panels([group.in_picture(panel)], ".png", columns=1, tile=tile))
             written.append(picture)
     return written
 

@@ -15,7 +15,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models.merged import merge_tokens
-from vitrail.report.plots import COLOURS, frame, to_png, white_figure
+from vitrail.report.plots import COLOURS, frame, to_picture, white_figure
 from vitrail.tasks.evaluating import open_scoring
 from vitrail.train.evaluate import evaluate as score
 from vitrail.train.machine import inspect_machine
@@ -142,4 +142,4 @@ def merging_png(curves: Mapping[str, Sequence[tuple[float, float, int]]], *, tit
     frame(axes, "images/s over those without merging", "accuracy, %")
     if len(curves) > 1:
         axes.legend(frameon=False, title="schedule")
-    return to_png(figure)
+    return to_picture(figure)

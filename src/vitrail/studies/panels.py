@@ -1,4 +1,4 @@
-"""Plots that are drawn twice: in a page's colours, and on white as a PNG file."""
+"""Plots that are drawn twice: in a page's colours, and on white as a PNG, SVG or PDF file."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from vitrail.core.durable import atomic_write
 from vitrail.report.page import write_page
 from vitrail.report.plots import (
-    INK,
-    SOFT,
     check_picture_path,
     frame,
     inline_svg,
+    is_picture,
     new_figure,
-    to_png,
+    to_picture,
     white_figure,
 )
-from vitrail.report.tiles import Inks
+from vitrail.report.tiles import ON_PAGE, ON_WHITE, Inks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ON_PAGE, ON_WHITE = Inks(INK, SOFT), Inks("#1b1f27", "#5c6675")
 STYLE = ".pair{display:flex;flex-wrap:wrap;gap:18px}.pair svg{max-width:100%;height:auto}"
 
 
@@ -48,8 +46,10 @@ class Panel(NamedTuple):
         return inline_svg(figure, self.name)
 
 
-def panels_png(panels: Sequence[Panel], *, columns: int, tile: tuple[float, float], title: str = "") -> bytes:
-    """Draw panels in rows; ``tile`` is the width and height of each in inches."""
+def draw_panels(
+    panels: Sequence[Panel], suffix: str, *, columns: int, tile: tuple[float, float], title: str = ""
+) -> bytes:
+    """Draw panels in rows, as a file with that ending; ``tile`` is the width and height of each in inches."""
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     figure = white_figure(tile[0] * columns, tile[1] * rows + 0.4, title)
@@ -58,13 +58,13 @@ def panels_png(panels: Sequence[Panel], *, columns: int, tile: tuple[float, floa
         frame(axes, *panel.labels)
         panel.draw(axes, ON_WHITE)
         axes.set_title(panel.title, fontsize=10)
-    return to_png(figure)
+    return to_picture(figure, suffix)
 
 
 def write_panels(
     path: Path, panels: Sequence[Panel], *, title: str, subtitle: str, body: str, style: str = ""
 ) -> None:
-    """Write a page, or the panels alone if the name ends in .png.
+    """Write a page, or the panels alone as .png, .svg or .pdf.
 
     Args:
         subtitle: plain text below the title.
@@ -75,8 +75,8 @@ def write_panels(
         CheckpointError: the disk is full or not writable; a former file is as it was.
     """
     check_picture_path(path)
-    if path.suffix.lower() == ".png":
-        atomic_write(path, panels_png(panels, columns=4, tile=(4.2, 3.3), title=title))
+    if is_picture(path):
+        atomic_write(path, draw_panels(panels, path.suffix, columns=4, tile=(4.2, 3.3), title=title))
         return
     head = f'<h1>{escape(title)}</h1><p class="soft small">{escape(subtitle)}</p>'
     write_page(path, title=title, body=head + body, style=STYLE + style)

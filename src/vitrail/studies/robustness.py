@@ -195,7 +195,7 @@ def robustness_table(found: Robustness) -> tuple[list[str], list[list[str]]]:
 
 
 def write_robustness(path: Path, found: Robustness, examples: Sequence[Example], *, title: str) -> None:
-    """Write a page with curves, table and examples, or the curves alone if the name ends in .png.
+    """Write a page with curves, table and examples, or the curves alone as .png, .svg or .pdf.
 
     Raises:
         ConfigError: the name ends otherwise.

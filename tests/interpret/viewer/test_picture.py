@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image
 
 from making.explanations import EVIL, of_boxes, of_caption, of_image, of_text
 from vitrail.core.errors import ConfigError
-from vitrail.interpret.viewer.picture import Panel, alignment_png, alignment_svg
+from vitrail.interpret.viewer.picture import Panel, alignment_svg, draw_alignments
 
 
 def toy_panel(rows: int, columns: int, title: str = "") -> Panel:
@@ -26,8 +27,8 @@ def size_of(png: bytes) -> tuple[int, int]:
 
 
 def test_a_picture_grows_with_the_sentence_and_the_layers_and_may_have_gaps() -> None:
-    small, wide = size_of(alignment_png([toy_panel(3, 4)])), size_of(alignment_png([toy_panel(3, 40)]))
-    png = alignment_png([toy_panel(3, 4, f"layer {index}") for index in range(4)])
+    small, wide = size_of(draw_alignments([toy_panel(3, 4)])), size_of(draw_alignments([toy_panel(3, 40)]))
+    png = draw_alignments([toy_panel(3, 4, f"layer {index}") for index in range(4)])
     four = size_of(png)
 
     assert wide[0] > small[0] + 36 * 20
@@ -44,7 +45,7 @@ def test_cells_are_as_dark_as_their_root() -> None:
     weights[0, ::3], weights[0, 1::3] = 1.0, 0.25
     panel = Panel("", weights, ["r"], ["c"] * 30)
 
-    with Image.open(io.BytesIO(alignment_png([panel]))) as picture:
+    with Image.open(io.BytesIO(draw_alignments([panel]))) as picture:
         colours = picture.convert("RGB").getcolors(10_000)
 
     common = {colour for _, colour in sorted(colours, reverse=True)[:3]}
@@ -59,7 +60,7 @@ def test_any_piece_can_stand_on_an_axis() -> None:
 
     svg = alignment_svg("any", panel)
 
-    assert size_of(alignment_png([panel]))[0] > 0
+    assert size_of(draw_alignments([panel]))[0] > 0
     assert "$x$" in svg
     assert EVIL not in svg
     assert "w" * 17 not in svg
@@ -90,6 +91,21 @@ def test_an_explanation_has_a_picture_of_what_it_is_about() -> None:
     assert of_text().still().width > of_text().still(layer=0, head=0).width
     drawn = {of_caption().still(layer=layer).tobytes() for layer in (None, 0, 1)}
     assert len(drawn) == 3  # the mean over layers is none of them
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".pdf"])
+@pytest.mark.parametrize("explanation", [of_image, of_boxes, of_caption, of_text])
+def test_an_explanation_is_drawn_in_vectors(explanation, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+
+    explanation().save(path)
+    first = path.read_bytes()
+    explanation().save(path)
+
+    assert path.read_bytes() == first
+    assert first.startswith(b"<?xml" if suffix == ".svg" else b"%PDF")
+    if suffix == ".svg" and explanation is of_text:  # letters are letters, and cells are lines
+        assert b">A<" in first or b"<text" in first
 
 
 @pytest.mark.parametrize(

@@ -326,16 +326,19 @@ class Explanation:
         if page.is_page(path):
             page.write_explanations(path, [self.showing(method, class_name)])
             return
+        chosen: dict[str, Any] = {"layer": layer, "head": head, "class_name": class_name}
+        if path.suffix.lower() in (".svg", ".pdf"):
+            atomic_write(path, picture.vector_still(self, path.suffix, method, **chosen))
+            return
         picture_format = Image.registered_extensions().get(path.suffix.lower())
         if picture_format not in Image.SAVE:
             raise ConfigError(
                 f"{path} has no suffix of a known format",
-                expected="a name that ends in .png, .jpg or .html",
+                expected="a name that ends in .png, .svg, .pdf, .jpg or .html",
                 remedy="Choose .html for the page with every layer and head",
             )
         encoded = io.BytesIO()
-        still = self.still(method, layer=layer, head=head, class_name=class_name)
-        still.save(encoded, format=picture_format)
+        self.still(method, **chosen).save(encoded, format=picture_format)
         atomic_write(path, encoded.getvalue())
 
     def _repr_html_(self) -> str:

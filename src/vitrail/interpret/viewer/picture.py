@@ -1,4 +1,4 @@
-"""Still pictures of explanations: heat maps, tiles for boxes and words, alignments as PNG or SVG."""
+"""Still pictures of explanations: heat maps, tiles for boxes and words, alignments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,16 @@ from vitrail.interpret.draw import (
 )
 from vitrail.interpret.viewer.maps import Boxes, Grid, Maps, Tokens, checked_index, layer_titles
 from vitrail.report.page import picture_uri
-from vitrail.report.plots import COLOURS, LINE, SOFT, inline_svg, new_figure
+from vitrail.report.plots import (
+    COLOURS,
+    LINE,
+    SOFT,
+    inline_svg,
+    new_figure,
+    pixel_figure,
+    to_picture,
+    white_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +86,23 @@ def still(
         tiles = [_labelled(enlarge_picture(_picture(explanation), OVERLAY_PX), "")]
         tiles += map(_labelled, overlays, words)
         return in_rows([in_rows(tiles, WORD_COLUMNS), bar], 1)
-    return Image.open(io.BytesIO(alignment_png(_panels(explanation.maps[0], layer, head))))
+    return Image.open(io.BytesIO(draw_alignments(_panels(explanation.maps[0], layer, head))))
+
+
+def vector_still(
+    explanation: Explanation,
+    suffix: str,
+    method: str | None,
+    *,
+    layer: int | None,
+    head: int | None,
+    class_name: str | None,
+) -> bytes:
+    """Draw an explanation as .svg or .pdf: alignments in lines and letters, images in their pixels."""
+    if explanation.picture is None:
+        return draw_alignments(_panels(explanation.maps[0], layer, head), suffix)
+    drawn = explanation.still(method, layer=layer, head=head, class_name=class_name)
+    return to_picture(pixel_figure(drawn), suffix)
 
 
 def _overlays(
@@ -151,23 +176,19 @@ def alignment_svg(name: str, panel: Panel) -> str:
         return inline_svg(figure, name)
 
 
-def alignment_png(panels: Sequence[Panel]) -> bytes:
-    """Draw alignments of the same tokens in a grid, on white."""
-    from matplotlib.figure import Figure
-
+def draw_alignments(panels: Sequence[Panel], suffix: str = ".png") -> bytes:
+    """Draw alignments of the same tokens in a grid, on white, as a file with that ending."""
     columns = min(MAX_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     width, height = _size(panels[0])
-    figure = Figure(figsize=(columns * width, rows * height), layout="constrained", facecolor="white")
-    buffer = io.BytesIO()
+    figure = white_figure(columns * width, rows * height, "")
     with _any_letters():
         panes = figure.subplots(rows, columns, squeeze=False).flatten()
         for axes, panel in zip(panes, panels, strict=False):
             _draw(axes, panel, ink="black")
         for axes in panes[len(panels) :]:
             axes.set_visible(False)
-        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    return buffer.getvalue()
+        return to_picture(figure, suffix, dots_per_inch=DOTS_PER_INCH)
 
 
 def _panels(maps: Maps, layer: int | None, head: int | None) -> list[Panel]:
