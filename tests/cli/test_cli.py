@@ -25,7 +25,7 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.train.interrupt import TrainingInterrupted
 
 NAMES = """
-bench benchmarks calibrate check classify compare convert evaluate explain export faithfulness lab label
+bench benchmarks calibrate check classify compare convert draw evaluate explain export faithfulness lab label
 models predict probe retrieve robustness serve train translate
 """
 COMMANDS = NAMES.split()

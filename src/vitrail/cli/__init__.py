@@ -12,6 +12,7 @@ from cyclopts import CycloptsError, UnusedCliTokensError
 from vitrail.cli.app import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USER_ERROR, app
 from vitrail.cli.bench import bench
 from vitrail.cli.comparing import compare
+from vitrail.cli.drawing import draw
 from vitrail.cli.explaining import explain
 from vitrail.cli.exporting import export
 from vitrail.cli.lab import lab
@@ -32,6 +33,7 @@ __all__ = [
     "classify",
     "compare",
     "convert",
+    "draw",
     "evaluate",
     "explain",
     "export",

@@ -21,8 +21,11 @@ from vitrail.core.errors import ConfigError
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
+    from vitrail.report.tiles import Matrix
+
 
 MAX_WIDTH = 80
+MOST_COLUMNS, LONGEST_COLUMN = 8, 6  # of a printed matrix: columns, and characters of their names
 SELDOM_S = 15.0  # between lines of progress where there is no terminal
 
 
@@ -147,6 +150,19 @@ def show_table(
 def show_facts(facts: Iterable[tuple[str, str]], width: int | None = None) -> None:
     """Print labels with their texts."""
     show_table(("", ""), facts, texts=(0, 1), width=width)
+
+
+def show_matrices(matrices: Iterable[Matrix]) -> None:
+    """Print matrices one below the other, each with its first columns."""
+    for matrix in matrices:
+        names, texts = matrix.column_names[:MOST_COLUMNS], matrix.texts(3)
+        rows = zip(matrix.row_names, texts, strict=True)
+        show_table(
+            [matrix.name, *(name[:LONGEST_COLUMN] for name in names)],
+            [[name, *row[: len(names)]] for name, row in rows],
+        )
+        left = matrix.values.shape[1] - len(names)
+        show_lines([f"and {left} more columns", ""] if left else [""])
 
 
 def on_two_lines(cell: str) -> str:

@@ -322,12 +322,12 @@ class ConvolutionByAttention(lab.Claim):
         squares = squares_of(self.side)
         order = torch.randperm(len(squares), generator=generator)
         belongs = squares if structure == "squares" else squares[order][:, order]
-        images, others = self._sets(belongs, generator), self._sets(belongs, generator)
+        images, others = self.new_sets(belongs, generator), self.new_sets(belongs, generator)
         few = others.draw(self.num_few)
         rows: list[SpatialRow] = []
-        models = [self._model(None, generator), self._model(squares, generator)]
+        models = [self.new_model(None, generator), self.new_model(squares, generator)]
         for layer, model in zip(LAYERS, models, strict=True):
-            self._learn(model, lambda: images.draw(self.batch_size), self.num_steps)
+            self.learn(model, lambda: images.draw(self.batch_size), self.num_steps)
             rows.append(
                 StructureRow(
                     structure=structure,
@@ -337,21 +337,24 @@ class ConvolutionByAttention(lab.Claim):
                     associated=associated_share(model.weights(), belongs),
                 )
             )
-        kept = self._model(models[0].weights().detach(), generator)
-        for name, model in (("kept", kept), ("new", self._model(None, generator))):
-            self._learn(model, lambda: few, self.few_steps)
+        kept = self.new_model(models[0].weights().detach(), generator)
+        for name, model in (("kept", kept), ("new", self.new_model(None, generator))):
+            self.learn(model, lambda: few, self.few_steps)
             fields = {"structure": structure, "attention": name, "seed": seed, "num_images": self.num_few}
             rows.append(TransferRow(**fields, accuracy=_accuracy(model, others.draw(self.num_tested))))
         return rows
 
-    def _sets(self, belongs: Tensor, generator: torch.Generator) -> PatchSets:
+    def new_sets(self, belongs: Tensor, generator: torch.Generator) -> PatchSets:
+        """Return structured images with a new feature."""
         feature = unit_vector(self.dim, generator)
         return PatchSets(belongs, feature, self.noise, self.distraction, generator)
 
-    def _model(self, given: Tensor | None, generator: torch.Generator) -> PositionalAverage:
+    def new_model(self, given: Tensor | None, generator: torch.Generator) -> PositionalAverage:
+        """Return an untrained layer; ``given`` are its averaging weights, or None to learn them."""
         return PositionalAverage(self.side**2, self.dim, linear=self.linear, given=given, generator=generator)
 
-    def _learn(self, model: nn.Module, draw: Callable[[], LabelledPatches], num_steps: int) -> None:
+    def learn(self, model: nn.Module, draw: Callable[[], LabelledPatches], num_steps: int) -> None:
+        """Train a layer on drawn images."""
         optimiser = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
         for _ in range(num_steps):
             patches, sign = draw()

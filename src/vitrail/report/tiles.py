@@ -122,9 +122,9 @@ class Matrix(NamedTuple):
     def column_names(self) -> list[str]:
         return [*self.columns] or [str(number) for number in range(self.values.shape[1])]
 
-    def texts(self) -> list[list[str]]:
+    def texts(self, decimals: int = 2) -> list[list[str]]:
         """Return every entry as text."""
-        return [[_write(value) for value in row] for row in self.values.tolist()]
+        return [[_write(value, decimals) for value in row] for row in self.values.tolist()]
 
     def as_tree(self) -> dict[str, Any]:
         """Return plain values for JSON, with None for minus infinity."""
@@ -203,5 +203,5 @@ def _is_written(matrix: Matrix) -> bool:
     return matrix.values.dtype != bool and max(matrix.values.shape) <= MOST_WRITTEN
 
 
-def _write(value: float) -> str:
-    return f"{value:.2f}".replace("-0.00", "0.00") if isinstance(value, float) else str(int(value))
+def _write(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}" if isinstance(value, float) else str(int(value))
