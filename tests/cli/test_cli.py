@@ -130,6 +130,11 @@ def test_public_names_stay_functions_beside_modules_of_the_same_names() -> None:
         (["models", "vit_s16", "--size", "big"], "384x512"),
         (["models", "--size", "384"], "Name the model"),
         (["models", "vit_s16", "--settings", "--json"], "Name the model"),
+        (["models", "--set", "model.patch_size=1"], "Name the model"),
+        (["models", "vit_s16", "--set", "patch_size=1"], "--set model.patch_size"),
+        (["models", "vit_s16", "--set", "model.patchsize=1"], "Did you mean 'patch_size'"),
+        (["models", "vit_s16", "--set", "model.patch_size=0"], "greater than or equal to 1"),
+        (["models", "vit_s16", "--set", "model.patch_size"], "an equals sign"),
     ],
 )
 def test_a_user_error_is_one_wrapped_message_and_code_2(run: Run, arguments: list[str], message: str) -> None:
@@ -220,6 +225,20 @@ def test_the_card_of_a_model_at_another_size_as_json(run: Run) -> None:
     assert code == 0
     assert card["image_size"] == [32, 64]
     assert card["attention"][0]["queries"] == 1 + 2 * 4
+
+
+def test_the_card_of_a_changed_model_counts_pixels_as_tokens(run: Run) -> None:
+    code, shown, _ = run("models", "vit_s16", "--set", "model.patch_size=1", "--size", "28")
+
+    assert code == 0
+    assert shown.startswith("vit_s16 --set model.patch_size=1: ")
+    assert "785 x 785" in shown
+    assert "616,225" in shown  # 28^4 with the class token
+    assert "none are published" in shown
+
+    code, shown, _ = run("models", "vit_s16", "--set", "model.patch_size=1", "--settings")
+    assert code == 0
+    assert re.search(r"model\.patch_size +1 ", shown)
 
 
 def test_check_tells_what_it_found_and_fails_on_the_unusable(run: Run, image_folder: Path) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json as json_format
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from vitrail.cli.app import Flag, app
+from vitrail.cli.app import Flag, Settings, app
 from vitrail.cli.show import MAX_WIDTH, make_table, show_facts, show_json, show_lines, show_table
 from vitrail.core.errors import ConfigError
 
@@ -25,13 +25,20 @@ if TYPE_CHECKING:
 
 @app.command(help_epilogue="Example: vitrail models swin_t --size 384x512")
 def models(
-    name: str | None = None, /, *, size: str | None = None, settings: Flag = False, json: Flag = False
+    name: str | None = None,
+    /,
+    *,
+    size: str | None = None,
+    set_: Settings = (),
+    settings: Flag = False,
+    json: Flag = False,
 ) -> int:
     """List the models, or describe one: parts, costs at a size, and compatible weights.
 
     Args:
         name: Model to describe.
         size: Input size for costs: pixels such as 384 or 384x512, subwords read and written such as 64x48.
+        set_: One setting of the model, such as model.patch_size=1; may be given several times.
         settings: Show the settings of the model that --set model.NAME=VALUE changes.
         json: Print JSON instead of tables.
     """
@@ -40,6 +47,12 @@ def models(
             f"--size {size} was given without a card to show",
             expected="--size with the name of a model, and without --settings",
             remedy="Name the model, as in vitrail models swin_t --size 384",
+        )
+    if set_ and name is None:
+        raise ConfigError(
+            f"--set {set_[0]} was given without a model",
+            expected="--set with the name of a model",
+            remedy="Name the model, as in vitrail models vit_s16 --set model.patch_size=1",
         )
     if settings and (name is None or json):
         raise ConfigError(
@@ -53,10 +66,11 @@ def models(
     if name is None:
         show_json(list(list_cards())) if json else show_models()
     elif settings:
-        show_settings(name)
+        show_settings(name, _read_changes(set_))
     else:
-        card = describe(name, size=None if size is None else parse_size(size))
-        show_json(card.model_dump(mode="json")) if json else show_card(card)
+        pixels = None if size is None else parse_size(size)
+        card = describe(name, size=pixels, changes=_read_changes(set_))
+        show_json(card.model_dump(mode="json")) if json else show_card(card, set_)
     return 0
 
 
@@ -90,15 +104,34 @@ def show_models() -> None:
         sys.stdout.flush()
 
 
-def show_settings(name: str) -> None:
+def _read_changes(texts: Sequence[str]) -> dict[str, Any]:
+    """Read ``model.NAME=VALUE`` texts.
+
+    Raises:
+        ConfigError: one is no assignment to a setting of the model.
+    """
+    from vitrail.core.config import parse_assignments
+
+    changes = parse_assignments(texts)
+    for path in changes:
+        if not path.startswith("model."):
+            raise ConfigError(
+                f"--set {path} does not change the model",
+                expected="model.NAME=VALUE",
+                remedy=f"Write --set model.{path}=VALUE, or see vitrail models NAME --settings",
+            )
+    return {path.removeprefix("model."): value for path, value in changes.items()}
+
+
+def show_settings(name: str, changes: Mapping[str, Any]) -> None:
     """Print every setting of a model with its value and its meaning.
 
     Raises:
-        ConfigError: there is no model of that name.
+        ConfigError: there is no model of that name, or a change does not fit it.
     """
-    from vitrail.models import MODELS
+    from vitrail.models import configure
 
-    config = MODELS[name]
+    config = configure(name, **changes)
     table = make_table("setting", "value", "meaning")
     table.columns[0].no_wrap = True
     values = config.model_dump(mode="json")
@@ -108,11 +141,12 @@ def show_settings(name: str) -> None:
     Console().print(table)
 
 
-def show_card(card: Card) -> None:
-    """Print a model card: parts, attention, policies and weights."""
+def show_card(card: Card, changes: Sequence[str] = ()) -> None:
+    """Print a model card: parts, attention, policies and weights, with the changed settings in its name."""
     made_for, given = _card_inputs(card)
     console = Console()
-    console.print(Text(f"{card.name}: {card.parameters:,} parameters, made for {made_for}. {card.paper}"))
+    name = " ".join((card.name, *(f"--set {change}" for change in changes)))
+    console.print(Text(f"{name}: {card.parameters:,} parameters, made for {made_for}. {card.paper}"))
     console.print(
         Text(
             f"{given}: {card.macs / 1e9:.2f} GMACs, {card.activations / 1e6:.2f} M activations, "

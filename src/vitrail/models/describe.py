@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import nn
 
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.models import MODELS
+from vitrail.models import MODELS, configure
 from vitrail.models.contract import (
     CaptionModelConfig,
     DetectionModelConfig,
@@ -162,19 +162,26 @@ CARDS: tuple[tuple[type[ModelConfig], type[Card]], ...] = (
 )
 
 
-def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
+def describe(
+    name: str,
+    *,
+    size: int | tuple[int, int] | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> Card:
     """Return the card of a model; its figures are for one input, and nothing is computed for them.
 
     Args:
         size: height and width of an image in pixels, by default the native ones; for texts, subwords, of a
             translation read and written, by default 32. One number stands for both.
+        changes: settings that differ from the named model's; published weights are for none but its own.
 
     Returns:
         An ``ImageCard``, ``DetectionCard``, ``ImageTextCard``, ``CaptionCard``, ``TranslationCard`` or
         ``LabellingCard``.
 
     Raises:
-        ConfigError: unknown model, or a size below one patch or beyond the model's positions.
+        ConfigError: unknown model or setting, a value that does not fit, or a size below one patch or beyond
+            the model's positions.
 
     Example:
         >>> card = describe("vit_s16", size=384)
@@ -182,8 +189,10 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
         (22050664, 332929)
         >>> describe("transformer_base", size=(7, 5)).attention[-1].elements
         35
+        >>> describe("vit_s16", changes={"patch_size": 1}).attention[0].queries
+        50177
     """
-    config = MODELS[name]
+    config = configure(name, **(changes or {}))
     sizes = (size, size) if isinstance(size, int) else size
     with torch.device("meta"):
         model = config.build().eval()
@@ -209,7 +218,7 @@ def describe(name: str, *, size: int | tuple[int, int] | None = None) -> Card:
         "peak_bytes": cost.peak_bytes,
         "parts": tuple(_describe_parts(model, modules, cost, shapes)),
         "attention": tuple(cost.attention),
-        "weights": published_weights(name),
+        "weights": {} if changes else published_weights(name),
         "position_policy": config.position_policy,
         "size_policy": config.size_policy,
     }
