@@ -171,7 +171,7 @@ class OneLayer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.mixer = Attention(12, 3)
+        self.mixer = Attention(12, 3, head_dim=5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.mixer(x)

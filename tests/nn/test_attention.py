@@ -124,3 +124,28 @@ def test_compiled_attention_is_one_graph_and_equals_eager(autocast):
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         torch.testing.assert_close(compiled(x), layer(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("head_dim", "value_dim"), [(2, 5), (5, None), (None, 7), (6, 1)])
+def test_heads_are_as_wide_as_asked_for(head_dim, value_dim):
+    layer, x = Attention(6, 3, head_dim=head_dim, value_dim=value_dim), torch.randn(2, 5, 6)
+    wide, value_wide = head_dim or 2, value_dim or 2
+    matrices = layer.qkv.weight.split([3 * wide, 3 * wide, 3 * value_wide])
+    query, key, value = (
+        (x @ matrix.T + bias).unflatten(-1, (3, -1))
+        for matrix, bias in zip(
+            matrices, layer.qkv.bias.split([3 * wide, 3 * wide, 3 * value_wide]), strict=True
+        )
+    )
+    heads = []
+    for head in range(3):
+        scores = query[:, :, head] @ key[:, :, head].mT / math.sqrt(wide)
+        heads.append(scores.softmax(-1) @ value[:, :, head])
+    expected = torch.cat(heads, dim=-1) @ layer.projection.weight.T + layer.projection.bias
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_heads_of_given_widths_need_not_divide_the_channels():
+    assert Attention(7, 3, head_dim=2, value_dim=4)(torch.randn(1, 5, 7)).shape == (1, 5, 7)
+    with pytest.raises(AssertionError, match="3 heads do not divide 7"):
+        Attention(7, 3, head_dim=2)

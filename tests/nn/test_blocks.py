@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.nn.attention import Attention
-from vitrail.nn.blocks import MLP, Block, DropPath
+from vitrail.nn.blocks import MLP, Block, DropPath, TokenBatchNorm
 from vitrail.nn.linear import LayerScale
 
 
@@ -122,3 +122,11 @@ def test_drop_path_at_rest_draws_no_random_number(x):
 
 def test_an_mlp_may_change_the_width(x):
     assert MLP(4, 7, out_dim=3)(x).shape == (3, 5, 3)
+
+
+def test_batch_norm_of_tokens_equals_torchs_of_channels_first(x):
+    ours, theirs = TokenBatchNorm(4, eps=0.1), nn.BatchNorm1d(4, eps=0.1)
+    for _ in range(2):  # the second time, the running averages have moved
+        torch.testing.assert_close(ours(x), theirs(x.mT).mT)
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x.mT).mT)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)

@@ -82,7 +82,8 @@ def test_kept_sentences_keep_their_keys_in_the_order_asked_for():
     kept = cache.keep(torch.tensor([2, 0]))
 
     assert kept.num_rows == 4
-    assert torch.equal(kept.storage.tensor[0, :, :, :, :2], newest[:, [2, 0]])
+    for tensor, written in zip(kept.storage.tensors, newest, strict=True):
+        assert torch.equal(tensor[0, :, :, :2], written[[2, 0]])
     assert [seen(kept, 1, row) for row in range(2)] == [[1], [0]]
 
 
@@ -108,3 +109,20 @@ def test_a_bias_of_steps_is_spread_over_their_slots():
     assert cache.spread(bias).flatten().tolist() == [7.0, 8.0, 8.0, 9.0]
     alone = KeyValueCache.empty(1, num_layers=1).lengthened(device=CPU)
     assert alone.spread(bias[..., :1]).flatten().tolist() == [7.0]
+
+
+def test_keys_and_values_of_different_widths_keep_their_own():
+    cache, written = KeyValueCache.empty(2, num_layers=1), []
+    for _ in range(FIRST_CAPACITY + 3):  # more than the first room
+        cache = cache.lengthened(device=CPU)
+        newest = torch.randn(2, 3, 1, 4), torch.randn(2, 3, 1, 7)
+        written.append(newest)
+        keys, values = cache.write(0, *newest)
+    assert torch.equal(keys, torch.cat([each[0] for each in written], dim=-2))
+    assert torch.equal(values, torch.cat([each[1] for each in written], dim=-2))
+
+
+def test_a_layer_may_remember_values_alone():
+    cache = KeyValueCache.empty(1, num_layers=1).lengthened(device=CPU)
+    keys, values = cache.write(0, torch.randn(1, 2, 1, 0), torch.ones(1, 2, 1, 3))
+    assert (keys.shape, values.shape) == ((1, 2, 1, 0), (1, 2, 1, 3))

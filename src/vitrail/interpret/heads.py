@@ -297,7 +297,7 @@ def _silencer(
     """Return a pre-hook of the output projection, whose input has the heads side by side."""
 
     def silence(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        parted = inputs[0].unflatten(-1, (layer.num_heads, layer.head_dim)).clone()  # b n h d
+        parted = inputs[0].unflatten(-1, (layer.num_heads, layer.value_dim)).clone()  # b n h d
         for query in queries:
             parted[:, query, list(heads)] = 0
         return (parted.flatten(-2),)

@@ -129,6 +129,8 @@ class Attention(nn.Module):
 
     Args:
         qkv_bias: whether queries, keys and values have a bias.
+        head_dim: width of a head's queries and keys, the paper's d_k; by default ``dim / num_heads``.
+        value_dim: width of a head's values, the paper's d_v; by default ``dim / num_heads``.
         dropout: probability that an attention weight is dropped.
         score: a name of ``nn.scores``.
         positions: a ``PositionScheme`` (``nn.relative``); None if positions are added to the tokens.
@@ -148,17 +150,19 @@ class Attention(nn.Module):
         num_heads: int,
         *,
         qkv_bias: bool = True,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
         dropout: float = 0.0,
         score: ScoreName = "scaled_dot",
         positions: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
-        self.num_heads, self.head_dim, self.dropout = num_heads, dim // num_heads, dropout
-        self.qkv = Linear(dim, 3 * dim, bias=qkv_bias)
+        self.num_heads, self.dropout = num_heads, dropout
+        self.head_dim, self.value_dim = head_widths(dim, num_heads, head_dim, value_dim)
+        self.qkv = Linear(dim, num_heads * (2 * self.head_dim + self.value_dim), bias=qkv_bias)
         self.score = build_score(score, num_heads=num_heads, dim=self.head_dim)
         self.positions = positions
-        self.projection = Linear(dim, dim)
+        self.projection = Linear(num_heads * self.value_dim, dim)
         self.tap = None
 
     def forward(
@@ -200,6 +204,16 @@ class Attention(nn.Module):
 
     def split_heads(self, x: Tokens) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values (batch heads tokens dim), before positions."""
-        qkv = self.qkv(x).reshape(x.shape[0], -1, 3, self.num_heads, self.head_dim)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()  # b h n d
-        return query, key, value
+        wide = self.num_heads * self.head_dim
+        parts = self.qkv(x).split((wide, wide, self.num_heads * self.value_dim), dim=-1)
+        query, key, value = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
+        return query, key, value  # b h n d
+
+
+def head_widths(dim: int, num_heads: int, head_dim: int | None, value_dim: int | None) -> tuple[int, int]:
+    """Return the widths of a head's keys and values: those given, or an equal share of the channels."""
+    assert None not in (head_dim, value_dim) or dim % num_heads == 0, (
+        f"{num_heads} heads do not divide {dim} channels"
+    )
+    share = dim // num_heads
+    return share if head_dim is None else head_dim, share if value_dim is None else value_dim

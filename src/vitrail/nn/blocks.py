@@ -67,6 +67,16 @@ class MLP(nn.Module):
         return self.contract(self.dropout(self.activation(self.expand(x))))
 
 
+class TokenBatchNorm(nn.BatchNorm1d):
+    """Normalise each channel over all tokens of a batch, padding included; by running averages in evaluation.
+
+    Paper: Ioffe and Szegedy 2015. What it costs sentences: Shen et al. 2020 (PowerNorm), section 3.
+    """
+
+    def forward(self, x: Float[Tensor, "*tokens dim"]) -> Float[Tensor, "*tokens dim"]:
+        return super().forward(x.flatten(0, -2)).view_as(x)
+
+
 class DropPath(Dropout):
     """Stochastic depth: dropout of a whole branch for random samples.
 

@@ -25,46 +25,53 @@ class _OpenSlots(NamedTuple):
 class SlotStorage:
     """Memory for the slots of all layers; caches that diverged may share it as long as none overwrites."""
 
-    tensor: Float[Tensor, "layers 2 sentences heads capacity dim"] | None
-    """Keys and values, with spare capacity; None before the first token."""
+    tensors: tuple[Tensor, Tensor] | None
+    """Keys and values (layers sentences heads capacity dim), with spare capacity; None before the first
+    token."""
 
     def __init__(self, num_layers: int) -> None:
-        self.num_layers, self.num_filled, self.tensor = num_layers, 0, None
+        self.num_layers, self.num_filled, self.tensors = num_layers, 0, None
         self._num_open, self._opened = 0, tuple[_OpenSlots, ...]()
 
     def open(
-        self, like: Float[Tensor, "sentences heads hypotheses dim"], num_slots: int
+        self,
+        keys: Float[Tensor, "sentences heads hypotheses dim"],
+        values: Float[Tensor, "sentences heads hypotheses value_dim"],
+        num_slots: int,
     ) -> tuple[_OpenSlots, ...]:
         """Return for each layer the last slots, to be written, and the first ``num_slots``, to be read.
 
         Grows the memory where needed. The views are made once for all layers.
         """
         if self._num_open != num_slots:
-            tensor = self._reserve(like, num_slots)
-            slots = tensor[..., :num_slots, :].flatten(0, 1).unbind()
-            newest = tensor[..., num_slots - like.shape[-2] : num_slots, :].flatten(0, 1).unbind()
-            parts = zip(newest[::2], newest[1::2], slots[::2], slots[1::2], strict=True)
-            self._opened = tuple(_OpenSlots(*layer) for layer in parts)
+            first = num_slots - keys.shape[-2]
+            reserved = self._reserve(keys, values, num_slots)
+            newest = (tensor[..., first:num_slots, :].unbind() for tensor in reserved)
+            slots = (tensor[..., :num_slots, :].unbind() for tensor in reserved)
+            self._opened = tuple(map(_OpenSlots, *newest, *slots))
             self._num_open = num_slots
         return self._opened
 
-    def _reserve(self, like: Tensor, capacity: int) -> Tensor:
-        if self.tensor is None or self.tensor.shape[-2] < capacity:
-            room = max(2 * capacity, FIRST_CAPACITY * like.shape[-2])
-            moved = like.new_empty(self.num_layers, 2, *like.shape[:2], room, like.shape[-1])
-            if self.tensor is not None:
-                moved[..., : self.tensor.shape[-2], :] = self.tensor
-            self.tensor = moved
-        return self.tensor
+    def _reserve(self, keys: Tensor, values: Tensor, capacity: int) -> tuple[Tensor, Tensor]:
+        if self.tensors is None or self.tensors[0].shape[-2] < capacity:
+            room = max(2 * capacity, FIRST_CAPACITY * keys.shape[-2])
+            shape = (self.num_layers, *keys.shape[:2], room)
+            moved = keys.new_empty(*shape, keys.shape[-1]), values.new_empty(*shape, values.shape[-1])
+            for new, old in zip(moved, self.tensors or (), strict=False):
+                new[..., : old.shape[-2], :] = old
+            self.tensors = moved
+        return self.tensors
 
     def copy(self, num_slots: int, sentences: Int[Tensor, " kept"] | None = None) -> SlotStorage:
         """Return new memory with the first slots, of all or some sentences."""
         other = SlotStorage(self.num_layers)
         other.num_filled = num_slots
-        if self.tensor is not None:
-            other.tensor = (
-                self.tensor.clone() if sentences is None else self.tensor.index_select(2, sentences)
+        if self.tensors is not None:
+            keys, values = (
+                each.clone() if sentences is None else each.index_select(1, sentences)
+                for each in self.tensors
             )
+            other.tensors = keys, values
         return other
 
 
@@ -128,17 +135,17 @@ class KeyValueCache:
         self,
         layer: int,
         keys: Float[Tensor, "sentences heads hypotheses dim"],
-        values: Float[Tensor, "sentences heads hypotheses dim"],
-    ) -> tuple[Float[Tensor, "sentences heads slots dim"], Float[Tensor, "sentences heads slots dim"]]:
+        values: Float[Tensor, "sentences heads hypotheses value_dim"],
+    ) -> tuple[Float[Tensor, "sentences heads slots dim"], Float[Tensor, "sentences heads slots value_dim"]]:
         """Store the newest tokens of one layer, and return the keys and values of all slots."""
-        slots = self.storage.open(keys, self.num_slots)[layer]
+        slots = self.storage.open(keys, values, self.num_slots)[layer]
         slots.newest_keys.copy_(keys)
         slots.newest_values.copy_(values)
         return slots.keys, slots.values
 
-    def spread(self, bias: Float[Tensor, "1 heads queries steps"]) -> Float[Tensor, "1 heads queries slots"]:
-        """Expand a bias per step to the slots written in that step."""
-        return bias if self.num_slots == self.num_steps else bias.index_select(-1, self._steps_of_slots)
+    def spread(self, steps: Float[Tensor, "*batch heads queries steps"]) -> Tensor:
+        """Expand values per step, such as a bias, to the slots written in that step."""
+        return steps if self.num_slots == self.num_steps else steps.index_select(-1, self._steps_of_slots)
 
     def expand(self, count: int) -> KeyValueCache:
         bias = None if self.bias is None else self.bias.repeat_interleave(count, dim=2)
@@ -163,8 +170,8 @@ class KeyValueCache:
     @cached_property
     def _steps_of_slots(self) -> Int[Tensor, " slots"]:
         steps = [step for step, count in enumerate(self.slots_of_steps) for _ in range(count)]
-        assert self.storage.tensor is not None, "a step without slots"
-        return torch.tensor(steps, device=self.storage.tensor.device)
+        assert self.storage.tensors is not None, "a step without slots"
+        return torch.tensor(steps, device=self.storage.tensors[0].device)
 
 
 class LayerCache(NamedTuple):
@@ -178,7 +185,7 @@ class LayerCache(NamedTuple):
         self,
         query: Float[Tensor, "sentences heads hypotheses dim"],
         key: Float[Tensor, "sentences heads hypotheses dim"],
-        value: Float[Tensor, "sentences heads hypotheses dim"],
+        value: Float[Tensor, "sentences heads hypotheses value_dim"],
         positions: nn.Module | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Store the newest tokens; return their queries, all keys and values, and the scores' bias."""

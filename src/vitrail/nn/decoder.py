@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple, Self
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Attention, attend, attend_by
-from vitrail.nn.blocks import Dropout
+from vitrail.nn.attention import attend, attend_by, head_widths
+from vitrail.nn.blocks import Dropout, NormFactory
 from vitrail.nn.cache import KeyValueCache, LayerCache
 from vitrail.nn.linear import Linear
 from vitrail.nn.tap import Tap
@@ -26,13 +26,14 @@ class CrossMemory(NamedTuple):
     """Keys and values of a context in one layer."""
 
     keys: Float[Tensor, "batch heads keys dim"]
-    values: Float[Tensor, "batch heads keys dim"]
+    values: Float[Tensor, "batch heads keys value_dim"]
 
 
 class CrossAttention(nn.Module):
     """Multi-head attention to a context whose keys and values are computed once, by ``remember``.
 
     Args:
+        head_dim: width of a head's queries and keys, by default ``dim / num_heads``; so ``value_dim``.
         dropout: probability that an attention weight is dropped.
 
     Paper: Vaswani et al. 2017, section 3.2.3, "encoder-decoder attention".
@@ -41,18 +42,27 @@ class CrossAttention(nn.Module):
     attend = staticmethod(attend)
     tap: Tap | None
 
-    def __init__(self, dim: int, num_heads: int, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
-        self.num_heads, self.head_dim, self.dropout = num_heads, dim // num_heads, dropout
-        self.query = Linear(dim, dim)
-        self.key_value = Linear(dim, 2 * dim)
-        self.projection = Linear(dim, dim)
+        self.num_heads, self.dropout = num_heads, dropout
+        self.head_dim, self.value_dim = head_widths(dim, num_heads, head_dim, value_dim)
+        self.query = Linear(dim, num_heads * self.head_dim)
+        self.key_value = Linear(dim, num_heads * (self.head_dim + self.value_dim))
+        self.projection = Linear(num_heads * self.value_dim, dim)
         self.tap = None
 
     def remember(self, context: Float[Tensor, "batch keys dim"]) -> CrossMemory:
-        both = self.key_value(context).reshape(*context.shape[:2], 2, self.num_heads, self.head_dim)
-        return CrossMemory(*both.permute(2, 0, 3, 1, 4).unbind())  # b h n d
+        widths = (self.num_heads * self.head_dim, self.num_heads * self.value_dim)
+        parts = self.key_value(context).split(widths, dim=-1)
+        return CrossMemory(*(part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts))
 
     def forward(
         self,
@@ -78,27 +88,32 @@ class CrossAttention(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Self-attention, cross-attention and MLP, each a residual branch with a layer norm.
+    """Self-attention, cross-attention and MLP, each a residual branch with a norm.
 
     ``x = norm(x + branch(x))`` with the norm "post" (Vaswani et al. 2017, section 3.1), ``x = x +
     branch(norm(x))`` with "pre" (Xiong et al. 2020, table 1, right).
+
+    Args:
+        self_attention: or a causal convolution (``nn.mixers.convolution``).
+        norm_layer: from a width to a norm.
     """
 
-    self_attention: Attention
+    self_attention: nn.Module
     cross_attention: CrossAttention
     mlp: nn.Module
-    self_norm: nn.LayerNorm
-    cross_norm: nn.LayerNorm
-    mlp_norm: nn.LayerNorm
+    self_norm: nn.Module
+    cross_norm: nn.Module
+    mlp_norm: nn.Module
 
     def __init__(
         self,
         dim: int,
         *,
-        self_attention: Attention,
+        self_attention: nn.Module,
         cross_attention: CrossAttention,
         mlp: nn.Module,
         norm: Literal["pre", "post"],
+        norm_layer: NormFactory = nn.LayerNorm,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -110,7 +125,7 @@ class DecoderBlock(nn.Module):
         )
         # Parameters stand in the order in which they are used, which optimisers and checkpoints follow.
         for norm_name, name, branch in branches:
-            parts = [(norm_name, nn.LayerNorm(dim)), (name, branch)]
+            parts = [(norm_name, norm_layer(dim)), (name, branch)]
             for part_name, part in parts if self.is_pre_norm else parts[::-1]:
                 self.add_module(part_name, part)
         self.dropout = Dropout(dropout)
