@@ -1,21 +1,25 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from vitrail.interpret import record_attention
 from vitrail.nn.masks import causal_mask, padding_mask
-from vitrail.nn.mixers import MixerShape, build_mixer
+from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
 from vitrail.nn.mixers.synthesizer import (
     DenseScores,
+    DotProductScores,
     FactorizedDenseScores,
     FactorizedRandomScores,
+    MixedScores,
     RandomScores,
 )
 
 SHAPE = MixerShape(12, 3, 2 + 15, (3, 5))
 TEXT = MixerShape(12, 3, 11)
-NAMES = ["dense", "random", "factorized", "factorized_dense"]
+NAMES = [name.removeprefix("synthesizer_") for name in MIXERS if name.startswith("synthesizer_")]
 
 
 def weights_of(mixer, x, **arguments):
@@ -129,3 +133,31 @@ def test_another_grid_keeps_what_each_place_looks_at():
     assert rows.abs().max() <= 1
     assert columns.abs().max() <= 1
     assert weights[0].argmax() == 0
+
+
+def test_fixed_random_scores_are_drawn_saved_and_never_learned():
+    mixer = build_mixer("synthesizer_fixed_random", SHAPE)
+    drawn = mixer.scores.position_scores.clone()
+    assert not [*mixer.scores.parameters()]
+    assert drawn.std().item() == pytest.approx(1, abs=0.2)
+    other = build_mixer("synthesizer_fixed_random", SHAPE)
+    other.load_state_dict(mixer.state_dict())
+    assert torch.equal(other.scores.position_scores, drawn)
+
+
+def test_scores_of_attention_are_its_scaled_dot_products():
+    scores, x = DotProductScores(TEXT), torch.randn(2, 11, 12)
+    attention = build_mixer("attention", TEXT)
+    with torch.no_grad():
+        attention.qkv.weight[:24], attention.qkv.bias[:24] = scores.query_key.weight, scores.query_key.bias
+        torch.testing.assert_close(scores(x).softmax(-1), weights_of(attention, x))
+
+
+@pytest.mark.parametrize("mixture", [(0.0, 0.0), (1.5, -0.5)])
+def test_mixed_scores_are_averaged_before_the_softmax(mixture):
+    random, dense = RandomScores(TEXT), DenseScores(TEXT)
+    mixed, x = MixedScores(random, dense), torch.randn(2, 11, 12)
+    with torch.no_grad():
+        mixed.mixture.copy_(torch.tensor(mixture))
+    share = math.exp(mixture[0]) / (math.exp(mixture[0]) + math.exp(mixture[1]))
+    torch.testing.assert_close(mixed(x), share * random(x) + (1 - share) * dense(x))

@@ -1,9 +1,9 @@
-"""Attention with scores that do not compare tokens (Synthesizer, Tay et al. 2021)."""
+"""Synthesizer: attention with scores that do not compare tokens, or not these alone (Tay et al. 2021)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -73,16 +73,25 @@ class DenseScores(nn.Module):
 
 
 class RandomScores(nn.Module):
-    """Learn one score for each head, query and key, the same for all inputs.
+    """One score for each head, query and key, the same for all inputs.
 
-    Paper: Tay et al. 2021, section 3.2.2, the trainable one.
+    Args:
+        trainable: False keeps the scores that were drawn.
+
+    Paper: Tay et al. 2021, section 3.2.2.
     """
 
-    def __init__(self, shape: MixerShape) -> None:
+    position_scores: Tensor
+
+    def __init__(self, shape: MixerShape, *, trainable: bool = True) -> None:
         super().__init__()
         self.shape = shape
         # A standard normal, as for embeddings: heads differ from the first step on.
-        self.position_scores = _drawn(shape.num_tokens, shape.num_tokens, shape.num_heads, std=1.0)
+        scores = _drawn(shape.num_tokens, shape.num_tokens, shape.num_heads, std=1.0)
+        if trainable:
+            self.position_scores = scores
+        else:
+            self.register_buffer("position_scores", scores.detach())
 
     def forward(
         self, x: Float[Tensor, "batch queries dim"], *, grid: Grid | None = None
@@ -166,6 +175,44 @@ class FactorizedRandomScores(nn.Module):
         return torch.einsum("qhr,khr->hqk", queries, keys)[None]
 
 
+class DotProductScores(nn.Module):
+    """Compare every pair of tokens, as attention does.
+
+    Paper: Vaswani et al. 2017, equation 1; "vanilla" in Tay et al. 2021, table 1.
+    """
+
+    def __init__(self, shape: MixerShape) -> None:
+        super().__init__()
+        self.num_heads = shape.num_heads
+        self.query_key = nn.Linear(shape.dim, 2 * shape.dim)
+
+    def forward(
+        self, x: Float[Tensor, "batch queries dim"], *, grid: Grid | None = None
+    ) -> Float[Tensor, "batch heads queries queries"]:
+        query, key = self.query_key(x).unflatten(-1, (2, self.num_heads, -1)).unbind(2)  # b n h d
+        return torch.einsum("bqhd,bkhd->bhqk", query * query.shape[-1] ** -0.5, key)
+
+
+class MixedScores(nn.Module):
+    """Average several kinds of scores with learned weights that sum to one.
+
+    Paper: Tay et al. 2021, section 3.2.5, ``softmax(a1 S1(X) + ... + aN SN(X))``. Here the weights are a
+    softmax of learned numbers, and equal at first.
+    """
+
+    def __init__(self, *scores: nn.Module) -> None:
+        super().__init__()
+        self.scores = nn.ModuleList(scores)
+        self.mixture = nn.Parameter(torch.zeros(len(scores)))
+
+    def forward(
+        self, x: Float[Tensor, "batch queries dim"], *, grid: Grid | None = None
+    ) -> Float[Tensor, "_ heads queries queries"]:
+        shares = self.mixture.softmax(dim=0)
+        mixed = [share * scores(x, grid=grid) for share, scores in zip(shares, self.scores, strict=True)]
+        return sum(mixed[1:], start=mixed[0])
+
+
 def _scores_of_positions(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """A separate linear layer per head."""
     return torch.einsum("bqhd,khd->bhqk", hidden, weight.to(hidden.dtype)) + bias.T[:, None].to(hidden.dtype)
@@ -179,9 +226,18 @@ def _build(shape: MixerShape, *, scores: Callable[[MixerShape], nn.Module]) -> S
     return Synthesizer(shape.dim, shape.num_heads, scores=scores(shape))
 
 
+def _build_mixed(shape: MixerShape, *, scores: Sequence[Callable[[MixerShape], nn.Module]]) -> Synthesizer:
+    mixed = MixedScores(*(kind(shape) for kind in scores))
+    return Synthesizer(shape.dim, shape.num_heads, scores=mixed)
+
+
 MIXERS = {
     "synthesizer_dense": partial(_build, scores=DenseScores),
     "synthesizer_random": partial(_build, scores=RandomScores),
     "synthesizer_factorized": partial(_build, scores=FactorizedRandomScores),
     "synthesizer_factorized_dense": partial(_build, scores=FactorizedDenseScores),
+    "synthesizer_fixed_random": partial(_build, scores=partial(RandomScores, trainable=False)),
+    "synthesizer_random_dense": partial(_build_mixed, scores=(RandomScores, DenseScores)),
+    "synthesizer_random_attention": partial(_build_mixed, scores=(RandomScores, DotProductScores)),
+    "synthesizer_dense_attention": partial(_build_mixed, scores=(DenseScores, DotProductScores)),
 }
