@@ -7,10 +7,11 @@ from torch import Tensor, nn
 from vitrail.engines.cpu.decoding import BlockStep
 from vitrail.interpret import record_attention
 from vitrail.nn.attention import Attention
-from vitrail.nn.blocks import MLP
+from vitrail.nn.blocks import MLP, TokenBatchNorm
 from vitrail.nn.cache import KeyValueCache, LayerCache
 from vitrail.nn.decoder import CrossAttention, CrossMemory, DecoderBlock, remember_all
 from vitrail.nn.masks import causal_mask, padding_mask
+from vitrail.nn.mixers.convolution import DynamicConvolution, LightConvolution
 from vitrail.nn.rotary import SequenceRotary
 from vitrail.nn.sequence_positions import SequenceRelativeBias
 
@@ -23,17 +24,22 @@ STEPS = {
     ),
     "fast": BlockStep,
 }
-SCHEMES = {
-    "none": lambda: None,
-    "rotary": SequenceRotary,
-    "relative": lambda: SequenceRelativeBias(2, bidirectional=False),
+PASTS = {
+    "attention": lambda: Attention(8, 2),
+    "rotary": lambda: Attention(8, 2, positions=SequenceRotary()),
+    "relative": lambda: Attention(8, 2, positions=SequenceRelativeBias(2, bidirectional=False)),
+    "narrow keys": lambda: Attention(8, 2, head_dim=2, value_dim=5, positions=SequenceRotary()),
+    "wide heads": lambda: Attention(8, 3, head_dim=6, value_dim=6),
+    "light": lambda: LightConvolution(8, 2, kernel_size=(1, 3), causal=True),
+    "dynamic": lambda: DynamicConvolution(8, 2, kernel_size=(1, 3), causal=True),
+    "wide dynamic": lambda: DynamicConvolution(8, 2, kernel_size=(1, 7), causal=True),
 }
 
 
-def make_block(norm: str, scheme: str = "none", dropout: float = 0.0) -> DecoderBlock:
+def make_block(norm: str, past: str = "attention", dropout: float = 0.0) -> DecoderBlock:
     made = DecoderBlock(
         8,
-        self_attention=Attention(8, 2, positions=SCHEMES[scheme]()),
+        self_attention=PASTS[past](),
         cross_attention=CrossAttention(8, 2),
         mlp=MLP(8, 5, activation=nn.ReLU),
         norm=norm,
@@ -91,11 +97,11 @@ def test_a_block_equals_torchs_decoder_layer(norm, x, context):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("past", PASTS)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("way", STEPS)
-def test_steps_with_a_cache_equal_whole_sequences(way, norm, scheme, x, context):
-    blocks = [make_block(norm, scheme) for _ in range(2)]
+def test_steps_with_a_cache_equal_whole_sequences(way, norm, past, x, context):
+    blocks = [make_block(norm, past) for _ in range(2)]
     whole = x
     for each in blocks:
         whole = each(whole, context, may_attend=causal_mask(5))
@@ -109,10 +115,10 @@ def test_steps_with_a_cache_equal_whole_sequences(way, norm, scheme, x, context)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("past", PASTS)
 @pytest.mark.parametrize("way", STEPS)
-def test_hypotheses_of_a_sentence_read_it_side_by_side(way, scheme, x, context):
-    block = make_block("pre", scheme)
+def test_hypotheses_of_a_sentence_read_it_side_by_side(way, past, x, context):
+    block = make_block("pre", past)
     step_block = STEPS[way](block)
     other = torch.cat((x[:, :1], torch.randn(3, 4, 8)), dim=1)  # they part after the first token
     expected = [block(each, context, may_attend=causal_mask(5)) for each in (x, other)]
@@ -183,3 +189,25 @@ def test_the_keys_of_a_head_are_contiguous(context):
     assert isinstance(memory, CrossMemory)
     assert memory.keys.is_contiguous()
     assert memory.values.is_contiguous()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("way", STEPS)
+def test_a_block_with_batch_norm_steps_by_its_running_averages(way, norm, x, context):
+    block = DecoderBlock(
+        8,
+        self_attention=Attention(8, 2),
+        cross_attention=CrossAttention(8, 2, head_dim=3, value_dim=7),
+        mlp=MLP(8, 5),
+        norm=norm,
+        norm_layer=TokenBatchNorm,
+    )
+    for _ in range(3):
+        block.train()(x, context, may_attend=causal_mask(5))
+    whole = block.eval()(x, context, may_attend=causal_mask(5))
+    (memory,), cache = remember_all([block], context), KeyValueCache.empty(3, num_layers=1)
+    for step in range(5):
+        cache = cache.lengthened(device=x.device)
+        out = STEPS[way](block)(x[:, [step]], memory, cache, layer=0)
+        torch.testing.assert_close(out, whole[:, [step]], rtol=1e-5, atol=1e-5)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
 from vitrail.nn.masks import causal_mask, padding_mask
+from vitrail.nn.mixers import MixerShape, build_mixer
 from vitrail.nn.mixers.convolution import DynamicConvolution, LightConvolution, kernel_positions
 
 BOTH = [LightConvolution, DynamicConvolution]
@@ -21,27 +22,29 @@ def kernels_of(mixer, values):
     return mixer.kernel(values).unflatten(-1, (mixer.num_heads, -1)).softmax(-1)
 
 
-def slide_over_sequence(kernels, values):
-    """Convolve one sequence by a loop over tokens, channels and places of the kernel."""
+def slide_over_sequence(kernels, values, before):
+    """Convolve one sequence by a loop over tokens, channels and places of a kernel, of which some are before
+    the token."""
     (num_tokens, dim), (heads, size) = values.shape, kernels.shape[1:]
     out = torch.zeros_like(values)
     for i in range(num_tokens):
         for channel in range(dim):
             for j in range(size):
-                at = i + j - size // 2
+                at = i + j - before
                 if 0 <= at < num_tokens:
                     out[i, channel] += kernels[i, channel * heads // dim, j] * values[at, channel]
     return out
 
 
+@pytest.mark.parametrize(("causal", "before"), [(False, 2), (True, 4)])
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_sequence_is_convolved_as_the_paper_writes(kind):
-    mixer = kind(6, 3, kernel_size=(1, 5))
+def test_a_sequence_is_convolved_as_the_paper_writes(kind, causal, before):
+    mixer = kind(6, 3, kernel_size=(1, 5), causal=causal)
     x = torch.randn(2, 7, 6)
     values = F.glu(mixer.expand(x))
     kernels = kernels_of(mixer, values)
 
-    expected = torch.stack([slide_over_sequence(kernels[i], values[i]) for i in range(2)])
+    expected = torch.stack([slide_over_sequence(kernels[i], values[i], before) for i in range(2)])
 
     torch.testing.assert_close(mixer(x), mixer.projection(expected))
 
@@ -103,6 +106,45 @@ def test_light_kernels_are_the_same_at_every_token_and_dynamic_ones_are_not():
 def test_a_mask_that_differs_by_query_is_refused(kind):
     with pytest.raises(ConfigError, match=r"convolution.*padding mask"):
         kind(4, 2, kernel_size=(1, 3))(torch.randn(2, 5, 4), may_attend=causal_mask(5))
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_causal_kernel_sees_no_later_token(kind):
+    mixer = kind(4, 2, kernel_size=(1, 5), causal=True)
+    x = torch.randn(2, 7, 4)
+    changed = x.clone()
+    changed[:, 4:] += 3.0
+
+    with torch.no_grad(), record_attention(mixer) as maps:
+        mixed = mixer(x, may_attend=causal_mask(7))
+
+    assert torch.equal(mixer(changed)[:, :4], mixed[:, :4])
+    assert not maps[0].weights.triu(1).any()
+    values = F.glu(mixer.expand(x)).unflatten(-1, (2, 2)).transpose(1, 2)
+    torch.testing.assert_close(mixed, mixer.projection((maps[0].weights @ values).transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_kernel_weights_are_dropped_in_training_only(kind):
+    """DropConnect: some weights are zero, and the others larger by what is missing on average."""
+    mixer, x = kind(4, 2, kernel_size=(1, 3), kernel_dropout=0.5), torch.randn(2, 40, 4)
+    with torch.no_grad(), record_attention(mixer) as maps:
+        for is_training in (True, False):
+            mixer.train(is_training)(x)
+    dropped, kept = (each.weights for each in maps)
+    is_there = dropped > 0
+    assert 0.2 < is_there.sum() / (kept > 0).sum() < 0.8
+    torch.testing.assert_close(dropped[is_there], 2 * kept[is_there])
+
+
+@pytest.mark.parametrize("name", ["light_convolution", "dynamic_convolution"])
+def test_a_shape_says_how_wide_the_kernels_are(name):
+    text, image = MixerShape(4, 2, 9), MixerShape(4, 2, 16, (4, 4))
+    sizes = [
+        build_mixer(name, shape).kernel_size
+        for shape in (text, image, text._replace(kernel_size=31), image._replace(kernel_size=3))
+    ]
+    assert sizes == [(1, 15), (7, 7), (1, 31), (3, 3)]
 
 
 @settings(max_examples=30, deadline=None)

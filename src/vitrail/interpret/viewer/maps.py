@@ -231,7 +231,7 @@ def _title(recorded: AttentionMap, *, has_levels: bool) -> str:
             words += [before, f"layer {number}"]
         else:
             words.append(f"{before} layer {number}")
-    last = "mixing" if recorded.kind == "mixing" and words[-1] == "mixer" else LAST_PARTS.get(words[-1])
+    last = "mixing" if recorded.kind == "mixing" and words[-1] in LAST_PARTS else LAST_PARTS.get(words[-1])
     words = [*(word for word in words[:-1] if word != "model"), last or words[-1].replace("_", " ")]
     read = level or ("all levels" if has_levels else "")
     return ", ".join([*words, read] if read else words)

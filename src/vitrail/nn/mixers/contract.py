@@ -13,7 +13,7 @@ from vitrail.nn.tokens import Grid
 
 
 class MixerShape(NamedTuple):
-    """The tokens that a mixer is built for.
+    """The tokens that a mixer is built for, and how convolutions of them vary.
 
     Only mixers whose weights depend on the number of tokens use it, and those adapt to another number: they
     resample the grid of an image, and use the leading part for a shorter sequence.
@@ -26,6 +26,12 @@ class MixerShape(NamedTuple):
     """Number of tokens with prefix tokens; for text the maximum."""
     grid: Grid | None = None
     """Rows and columns of the tokens after the prefix, for images."""
+    kernel_size: int | None = None
+    """Odd width of a convolution; None for its own default."""
+    kernel_dropout: float = 0.0
+    """Probability that a kernel weight of a convolution is dropped."""
+    causal: bool = False
+    """Whether a convolution sees earlier tokens alone, as in a decoder."""
 
     @property
     def num_prefix(self) -> int:

@@ -4,6 +4,8 @@ For an image the kernels are two-dimensional: in a sequence of rows, vertical ne
 apart, and the end of a row is next to the start of the following one.
 
 Prefix tokens are outside of the grid: they receive the mean over the patches, and no patch sees them.
+
+A causal kernel, of a decoder, ends with the token itself; no mask is needed, and none is read.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from vitrail.nn.blocks import Dropout
+from vitrail.nn.cache import LayerCache
 from vitrail.nn.masks import hide_padding
 from vitrail.nn.mixers.contract import MixerShape, locate
 from vitrail.nn.tap import Tap, TokenGrids
 from vitrail.nn.tokens import Grid, Mask, Tokens
 
-SEQUENCE_KERNEL = (1, 15)  # Wu et al. 2019, section 4.2: 3, 7, 15 and 31 from the first block to the last
-GRID_KERNEL = (7, 7)  # Liu et al. 2022 (ConvNeXt), section 2.5, found no gain in more
+SEQUENCE_KERNEL = 15  # Wu et al. 2019, section 4.2: 3, 7, 15 and 31 from the first block to the last
+GRID_KERNEL = 7  # Liu et al. 2022 (ConvNeXt), section 2.5, found no gain in more
 
 
 class LightConvolution(nn.Module):
@@ -29,38 +33,60 @@ class LightConvolution(nn.Module):
 
     Args:
         kernel_size: rows and columns of a kernel, odd; one row for sequences.
+        kernel_dropout: probability that a weight of the normalised kernel is dropped (DropConnect).
+        causal: whether a token sees only itself and earlier ones; for sequences.
 
     Paper: Wu et al. 2019, section 3; input by gated linear unit and output projection as in figure 2.
-    Departs from the paper: without DropConnect on the kernel's weights.
     """
 
     tap: Tap | None
 
-    def __init__(self, dim: int, num_heads: int, *, kernel_size: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        kernel_size: tuple[int, int],
+        kernel_dropout: float = 0.0,
+        causal: bool = False,
+    ) -> None:
         super().__init__()
         assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
-        self.num_heads, self.kernel_size = num_heads, kernel_size
+        self.num_heads, self.kernel_size, self.causal = num_heads, kernel_size, causal
+        self.kernel_dropout = Dropout(kernel_dropout)
         self.expand = nn.Linear(dim, 2 * dim)
         self.position_scores = nn.Parameter(torch.empty(num_heads, kernel_size[0] * kernel_size[1]))
         nn.init.xavier_uniform_(self.position_scores)  # as the paper's published code
         self.projection = nn.Linear(dim, dim)
         self.tap = None
 
-    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
-        values = hide_padding(F.glu(self.expand(x)), may_attend, layer="light_convolution")
+    def forward(
+        self,
+        x: Tokens,
+        *,
+        may_attend: Mask | None = None,
+        grid: Grid | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tokens:
+        values = F.glu(self.expand(x))
+        if not self.causal:
+            values = hide_padding(values, may_attend, layer="light_convolution")
         num_prefix, shape = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
-        kernel = self.position_scores.softmax(dim=-1, dtype=torch.float32)  # h k
+        kernel = self.kernel_dropout(self.position_scores.softmax(dim=-1, dtype=torch.float32))  # h k
+        if cache is not None:
+            return self.projection(_mix_past(kernel[None, :, None], values, cache, self.tap))
         if self.tap is not None:
             weights = kernel[:, None].expand(x.shape[0], -1, shape[0] * shape[1], -1)  # b h patches k
-            matrix = _mixing_matrix(weights, self.kernel_size, num_prefix, shape, may_attend)
+            matrix = _mixing_matrix(weights, self.kernel_size, num_prefix, shape, may_attend, self.causal)
             self.tap.take_weights(matrix, kind="mixing", grids=_token_grids(grid))
         per_channel = kernel.repeat_interleave(values.shape[-1] // self.num_heads, dim=0)  # d k
+        rows, columns = self.kernel_size
         mixed = F.conv2d(
             values[:, num_prefix:].transpose(1, 2).reshape(x.shape[0], -1, *shape),  # b d rows columns
             per_channel.reshape(-1, 1, *self.kernel_size).to(values.dtype),
-            padding=(self.kernel_size[0] // 2, self.kernel_size[1] // 2),
+            padding=(0, columns - 1) if self.causal else (rows // 2, columns // 2),
             groups=values.shape[-1],
-        )
+        )[..., : shape[1]]  # without what a causal kernel computes behind the last token
         return self.projection(_with_prefix(mixed.flatten(2).transpose(1, 2), num_prefix, may_attend))
 
 
@@ -72,33 +98,54 @@ class DynamicConvolution(nn.Module):
 
     Args:
         kernel_size: rows and columns of a kernel, odd; one row for sequences.
+        kernel_dropout: probability that a weight of the normalised kernel is dropped (DropConnect).
+        causal: whether a token sees only itself and earlier ones; for sequences.
 
     Paper: Wu et al. 2019, section 4; input by gated linear unit and output projection as in figure 2.
-    Departs from the paper: without DropConnect on the kernel's weights.
     """
 
     tap: Tap | None
 
-    def __init__(self, dim: int, num_heads: int, *, kernel_size: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        kernel_size: tuple[int, int],
+        kernel_dropout: float = 0.0,
+        causal: bool = False,
+    ) -> None:
         super().__init__()
         assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
-        self.num_heads, self.kernel_size = num_heads, kernel_size
+        self.num_heads, self.kernel_size, self.causal = num_heads, kernel_size, causal
+        self.kernel_dropout = Dropout(kernel_dropout)
         self.expand = nn.Linear(dim, 2 * dim)
         self.kernel = nn.Linear(dim, num_heads * kernel_size[0] * kernel_size[1])
         self.projection = nn.Linear(dim, dim)
         self.tap = None
 
-    def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
-        values = hide_padding(F.glu(self.expand(x)), may_attend, layer="dynamic_convolution")
+    def forward(
+        self,
+        x: Tokens,
+        *,
+        may_attend: Mask | None = None,
+        grid: Grid | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tokens:
+        values = F.glu(self.expand(x))
+        if not self.causal:
+            values = hide_padding(values, may_attend, layer="dynamic_convolution")
         num_prefix, shape = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
         of_patches = values[:, num_prefix:]
         kernels = self.kernel(of_patches).unflatten(-1, (self.num_heads, -1))  # b patches h k
         kernels = kernels.softmax(dim=-1, dtype=torch.float32).transpose(1, 2)  # b h patches k
-        kernels = kernels.to(values.dtype)
+        kernels = self.kernel_dropout(kernels).to(values.dtype)
+        if cache is not None:
+            return self.projection(_mix_past(kernels, values, cache, self.tap))
         if self.tap is not None:
-            matrix = _mixing_matrix(kernels, self.kernel_size, num_prefix, shape, may_attend)
+            matrix = _mixing_matrix(kernels, self.kernel_size, num_prefix, shape, may_attend, self.causal)
             self.tap.take_weights(matrix, kind="mixing", grids=_token_grids(grid))
-        positions = kernel_positions(shape, self.kernel_size, device=x.device)
+        positions = kernel_positions(shape, self.kernel_size, causal=self.causal, device=x.device)
         weights = _spread(kernels, positions)  # b h patches patches
         by_head = of_patches.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # b h patches d
         mixed = weights @ by_head
@@ -106,9 +153,9 @@ class DynamicConvolution(nn.Module):
 
 
 def kernel_positions(
-    grid: Grid, kernel_size: tuple[int, int], *, device: torch.device | None = None
+    grid: Grid, kernel_size: tuple[int, int], *, causal: bool = False, device: torch.device | None = None
 ) -> Int[Tensor, "patches patches"]:
-    """Return the index into the kernel around each patch for every patch, row by row.
+    """Return the index into the kernel around each patch, or up to it if causal, for every patch, row by row.
 
     Indices are below the number of kernel weights, or that number for patches outside the kernel.
 
@@ -119,11 +166,31 @@ def kernel_positions(
     along = []
     for length, size in zip(grid, kernel_size, strict=True):
         positions = torch.arange(length, device=device)
-        along.append(positions - positions[:, None] + size // 2)  # centres patches
+        centre = size - 1 if causal else size // 2
+        along.append(positions - positions[:, None] + centre)  # centres patches
     rows, columns = along[0][:, None, :, None], along[1][None, :, None, :]
     inside = (rows >= 0) & (rows < kernel_size[0]) & (columns >= 0) & (columns < kernel_size[1])
     positions = (rows * kernel_size[1] + columns).where(inside, kernel_size[0] * kernel_size[1])
     return positions.flatten(2).flatten(0, 1)  # patches patches
+
+
+def _mix_past(kernels: Tensor, values: Tensor, cache: LayerCache, tap: Tap | None) -> Tensor:
+    """Mix the newest token of each hypothesis with the last ones of its past.
+
+    Args:
+        kernels: (#sentences heads #hypotheses k), the newest token's weight last.
+        values: (sentences hypotheses dim), which are added to the cache.
+    """
+    by_head = values.unflatten(-1, (kernels.shape[1], -1)).transpose(1, 2)  # b h n d
+    past, layer = cache
+    _, remembered = past.write(layer, by_head[..., :0], by_head)  # no keys
+    by_step = F.pad(kernels, (past.num_steps - kernels.shape[-1], 0))  # a negative number cuts off
+    weights = past.spread(by_step)
+    if past.bias is not None:
+        weights = weights * past.bias.exp()  # one in a hypothesis' own past, else zero
+    if tap is not None:
+        tap.take_weights(weights.expand(*by_head.shape[:3], -1), kind="mixing", grids=None)
+    return (weights.to(values.dtype) @ remembered).transpose(1, 2).flatten(2)
 
 
 def _spread(kernels: Tensor, positions: Tensor) -> Tensor:
@@ -150,9 +217,10 @@ def _mixing_matrix(
     num_prefix: int,
     grid: tuple[int, int],
     may_attend: Tensor | None,
+    causal: bool,
 ) -> Float[Tensor, "batch heads tokens tokens"]:
     """Return the whole mixing matrix: the mean for prefix tokens, then the patches' kernels."""
-    weights = _spread(kernels, kernel_positions(grid, kernel_size, device=kernels.device))
+    weights = _spread(kernels, kernel_positions(grid, kernel_size, causal=causal, device=kernels.device))
     weights = F.pad(weights, (num_prefix, 0))  # b h patches tokens
     if may_attend is not None:
         weights = weights.masked_fill(~may_attend, 0.0)
@@ -167,8 +235,14 @@ def _token_grids(grid: Grid | None) -> TokenGrids | None:
 
 
 def _build(shape: MixerShape, *, kind: type[LightConvolution] | type[DynamicConvolution]) -> nn.Module:
-    kernel_size = SEQUENCE_KERNEL if shape.grid is None else GRID_KERNEL
-    return kind(shape.dim, shape.num_heads, kernel_size=kernel_size)
+    size = shape.kernel_size or (SEQUENCE_KERNEL if shape.grid is None else GRID_KERNEL)
+    return kind(
+        shape.dim,
+        shape.num_heads,
+        kernel_size=(1 if shape.grid is None else size, size),
+        kernel_dropout=shape.kernel_dropout,
+        causal=shape.causal,
+    )
 
 
 MIXERS = {
