@@ -201,6 +201,15 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
         {"positions": "relative_bias", "score": "general", "stem_norm": True, **MEAN},
     ),
     "vit_sinusoidal_additive": ("vit_ti16", {"positions": "sinusoidal", "score": "additive"}),
+    "vit_learned_relative_free_heads": (
+        "vit_ti16",
+        {"positions": "learned+relative_bias", "head_dim": 5, "value_dim": 2, "norm_layer": "batch"},
+    ),
+    "vit_sinusoidal_rotary": ("vit_ti16", {"positions": "sinusoidal+rotary", "head_dim": 8}),
+    "vit_kernels": (
+        "vit_ti16",
+        {"mixer": "dynamic_convolution", "kernel_sizes": (3, 5), "kernel_dropout": 0.2, **MEAN},
+    ),
     # A class token at the start of a sequence hears too little of its end.
     **{f"vit_{mixer}": ("vit_ti16", {"mixer": mixer, **MEAN}) for mixer in MIXERS if mixer != "attention"},
     # detectors
@@ -225,6 +234,20 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "transformer_relative": ("transformer_base", {"positions": "relative", "tie": "none"}),
     "transformer_rotary_pre": ("transformer_base", {"positions": "rotary", "norm": "pre", **APART}),
     "transformer_rotary": ("transformer_base", {"positions": "rotary", "activation": "silu"}),
+    "transformer_sinusoidal_relative": ("transformer_base", {"positions": "sinusoidal+relative"}),
+    "transformer_learned_rotary": ("transformer_base", {"positions": "learned+rotary", "norm": "pre"}),
+    "transformer_free_heads": ("transformer_base", {"head_dim": 5, "value_dim": 2, "num_heads": 5}),
+    "transformer_wide_heads": ("transformer_base", {"head_dim": 7, "value_dim": 7, "tie": "none"}),
+    "transformer_batch_norm": ("transformer_base", {"norm_layer": "batch"}),
+    "transformer_batch_norm_pre": ("transformer_base", {"norm_layer": "batch", "norm": "pre"}),
+    "transformer_light_in_both": (
+        "transformer_base",
+        {"mixer": "light_convolution", "decoder_mixer": "light_convolution", "kernel_sizes": (3, 5)},
+    ),
+    "transformer_dynamic_decoder": (
+        "transformer_base",
+        {"decoder_mixer": "dynamic_convolution", "kernel_dropout": 0.3, "norm": "pre"},
+    ),
     "transformer_none": (
         "transformer_base",
         {"positions": "none", "tie": "none", "output_bias": True, "target_vocabulary_size": 13},

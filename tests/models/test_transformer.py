@@ -225,7 +225,15 @@ def test_the_paper_models_differ_from_the_tiny_one_as_published():
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("changes", [{}, {"norm": "pre", "positions": "rotary"}, {"positions": "relative"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "pre", "positions": "rotary"},
+        {"positions": "sinusoidal+relative", "head_dim": 3, "value_dim": 7},
+        {"mixer": "dynamic_convolution", "decoder_mixer": "light_convolution", "norm_layer": "batch"},
+    ],
+)
 def test_exported_models_take_any_batch_and_any_lengths(changes):
     model = build_small(**changes)
     batch, read, written = (torch.export.Dim(name, min=2, max=300) for name in ("batch", "read", "written"))
@@ -254,3 +262,35 @@ def test_compiled_models_are_one_graph_and_equal_eager():
     with torch.no_grad():
         compiled = torch.compile(model, backend="eager", fullgraph=True)(*sentences)
         torch.testing.assert_close(compiled, model(*sentences), rtol=1e-5, atol=1e-5)
+
+
+def test_kernels_widen_from_block_to_block_and_the_last_width_stays():
+    convolutions = {"mixer": "light_convolution", "decoder_mixer": "dynamic_convolution"}
+    model = build_small(**convolutions, kernel_sizes=(3, 7), encoder_depth=3, decoder_depth=2)
+    assert [block.mixer.kernel_size for block in model.encoder] == [(1, 3), (1, 7), (1, 7)]
+    assert [block.self_attention.kernel_size for block in model.decoder] == [(1, 3), (1, 7)]
+    assert build_small(**convolutions).encoder[1].mixer.kernel_size == (1, 15)
+
+
+def test_a_convolving_decoder_is_recorded_and_reads_no_later_token():
+    model = build_small(decoder_mixer="dynamic_convolution")
+    source, lengths, target = make_sentences()
+    changed = target.clone()
+    changed[:, 3:] = 4
+    with record_attention(model, "decoder") as maps:
+        logits = model(source, lengths, target)
+    assert torch.equal(model(source, lengths, changed)[:, :3], logits[:, :3])
+    assert [each.kind for each in maps] == ["mixing", "cross"] * 2
+    assert not maps[0].weights.triu(1).any()
+
+
+def test_absolute_and_relative_positions_act_together():
+    model = build_small(positions="learned+relative")
+    sentences = make_sentences()
+    before = model(*sentences)
+    for table in (model.source_positions.table, model.encoder[0].mixer.positions.table):
+        with torch.no_grad():
+            table.normal_()
+        after = model(*sentences)
+        assert not torch.allclose(after, before)
+        before = after

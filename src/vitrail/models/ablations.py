@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import nn
 
 from vitrail.core.config import Config
+from vitrail.models.block_settings import BlockSettings, check_blocks, split_positions
 from vitrail.models.contract import ImageModelConfig, check_images
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, Dropout, NormPlace, drop_path_rates
 from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.heads import DistilledHead, FlattenPool, MeanPool, MLPHead, PrefixPool
 from vitrail.nn.linear import draw_linear_layers
-from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
+from vitrail.nn.mixers import MixerShape, build_mixer
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.positions import LearnedGridPositions
 from vitrail.nn.relative import GridRelativeBias, PairwiseBias
@@ -128,26 +128,30 @@ SMALL_IMAGES: dict[str, dict[str, Any]] = {
 """Our own variations for small images without pretraining; they train in minutes on a few CPU cores."""
 
 
-class ViTVariations(ImageModelConfig):
+OnePosition = Literal["learned", "sinusoidal", "rotary", "relative_bias", "pairwise", "none"]
+BothPositions = Literal[
+    "learned+rotary", "learned+relative_bias", "sinusoidal+rotary", "sinusoidal+relative_bias"
+]
+
+
+class ViTVariations(BlockSettings, ImageModelConfig):
     """Settings in which a Vision Transformer may depart from its paper; the defaults do not."""
 
     stem: Literal["patch", "mlp"] | ConvStemConfig | ResNetStemConfig = "patch"
     """Patch embedding: one linear layer, two with GELU between them, convolutions, or a residual network."""
     stem_norm: bool = False
     """Whether a layer norm follows the stem, before positions are added."""
-    mixer: str = "attention"
-    """Token mixer of each block; a file of ``vitrail/nn/mixers``."""
     norm_place: NormPlace = "pre"
-    """Layer norms of a block: on a branch's input, after the residual sum, or on a branch's output."""
+    """Norms of a block: on a branch's input, after the residual sum, or on a branch's output."""
     class_token: bool = True
     """Whether a learned class token precedes the patches."""
     pool: Literal["class", "mean", "flatten"] = "class"
     """What the head reads: the class token, the mean over the patches, or all patches concatenated."""
     head_hidden_dim: int | None = Field(default=None, ge=1)
     """Width of a hidden layer in the head; null makes the head one linear layer."""
-    positions: Literal["learned", "sinusoidal", "rotary", "relative_bias", "pairwise", "none"] = "learned"
-    """Positions: a learned or sinusoidal table added to the tokens; or in every attention, rotary, a relative
-    bias, or a bias for each pair of tokens."""
+    positions: Literal[OnePosition, BothPositions] = "learned"
+    """Positions: a learned or sinusoidal table added to the tokens; in every attention, rotary, a relative
+    bias, or a bias for each pair of tokens; or one of each, as in ``learned+relative_bias``."""
     layer_scale: float | None = Field(default=None, gt=0)
     """Initial LayerScale factor; null for no LayerScale."""
     score: ScoreName = "scaled_dot"
@@ -159,13 +163,6 @@ class ViTVariations(ImageModelConfig):
         own = ViTVariations.model_fields.keys() - ImageModelConfig.model_fields.keys()
         return any(getattr(self, name) != ViTVariations.model_fields[name].default for name in own)
 
-    @field_validator("mixer")
-    @classmethod
-    def _check_mixer_name(cls, name: str) -> str:
-        if name != "attention":  # known without searching the folder
-            MIXERS[name]  # raises for an unknown name, with the nearest one
-        return name
-
 
 def check_variations(config: ViTConfig) -> None:
     """Check the settings together.
@@ -173,15 +170,18 @@ def check_variations(config: ViTConfig) -> None:
     Raises:
         ValueError: two of them exclude each other.
     """
-    head_dim = config.width // config.num_heads
-    if config.positions == "sinusoidal" and config.width % 4:
+    head_dim = check_blocks(config, config.width, config.num_heads, (config.mixer,))
+    added, in_attention = split_positions(config.positions)
+    if added == "sinusoidal" and config.width % 4:
         raise ValueError(f"sinusoidal positions need a width divisible by 4, not {config.width}")
-    if config.positions == "rotary" and head_dim % 4:
+    if in_attention == "rotary" and head_dim % 4:
         raise ValueError(f"rotary positions need heads of a width divisible by 4, not {head_dim}")
     set_for_attention = {
         "qkv_bias": not config.qkv_bias,
         "score": config.score != "scaled_dot",
-        "positions": config.positions in ("rotary", "relative_bias", "pairwise"),
+        "positions": in_attention != "none",
+        "head_dim": config.head_dim is not None,
+        "value_dim": config.value_dim is not None,
     }
     name = next((name for name, is_set in set_for_attention.items() if is_set), None)
     if name is not None and config.mixer != "attention":
@@ -204,7 +204,8 @@ class VariedViT(nn.Module):
         self.config, self.num_prefix = config, config.num_prefix
         # Built, and so drawn, in this order; registered in the order in which they are used.
         stem = _build_stem(config)
-        blocks = [_build_block(config, rate) for rate in drop_path_rates(config.drop_path, config.depth)]
+        rates = drop_path_rates(config.drop_path, config.depth)
+        blocks = [_build_block(config, index, rate) for index, rate in enumerate(rates)]
         head = draw_linear_layers(_build_head(config))
         positions = _build_positions(config)
         self.prefix: nn.Parameter | None = None
@@ -216,7 +217,7 @@ class VariedViT(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(blocks)
         is_post = config.norm_place == "post"  # the last block ends with a norm
-        self.norm = nn.Identity() if is_post else nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.norm = nn.Identity() if is_post else config.make_norm(config.norm_eps)(config.width)
         self.pool = _build_pool(config)
         self.head = head
 
@@ -271,30 +272,32 @@ def _build_stem(config: ViTConfig) -> nn.Module:
 
 
 def _build_positions(config: ViTConfig) -> nn.Module | None:
-    if config.positions == "learned":
+    added, _ = split_positions(config.positions)
+    if added == "learned":
         return LearnedGridPositions(config.grid, config.width, num_prefix=config.num_prefix)
-    if config.positions == "sinusoidal":
+    if added == "sinusoidal":
         return SinusoidalGridPositions(config.width, num_prefix=config.num_prefix)
     return None
 
 
 def _build_positions_in_attention(config: ViTConfig) -> nn.Module | None:
-    if config.positions == "rotary":
+    _, in_attention = split_positions(config.positions)
+    if in_attention == "rotary":
         return GridRotary()
-    if config.positions == "relative_bias":
+    if in_attention == "relative_bias":
         return GridRelativeBias(config.grid, config.num_heads, num_prefix=config.num_prefix)
-    if config.positions == "pairwise":
+    if in_attention == "pairwise":
         return PairwiseBias(config.grid, config.num_heads, num_prefix=config.num_prefix)
     return None
 
 
-def _build_block(config: ViTConfig, drop_path: float) -> nn.Module:
+def _build_block(config: ViTConfig, index: int, drop_path: float) -> nn.Module:
     mlp = MLP(config.width, int(config.width * config.mlp_ratio), dropout=config.dropout)
     return Block(
         config.width,
         mlp=draw_linear_layers(mlp),
-        mixer=_build_mixer(config),
-        norm=partial(nn.LayerNorm, eps=config.norm_eps),
+        mixer=_build_mixer(config, index),
+        norm=config.make_norm(config.norm_eps),
         norm_place=config.norm_place,
         dropout=config.dropout,
         layer_scale=config.layer_scale,
@@ -302,14 +305,24 @@ def _build_block(config: ViTConfig, drop_path: float) -> nn.Module:
     )
 
 
-def _build_mixer(config: ViTConfig) -> nn.Module:
+def _build_mixer(config: ViTConfig, index: int) -> nn.Module:
     if config.mixer != "attention":
         num_tokens = config.num_prefix + math.prod(config.grid)
-        return build_mixer(config.mixer, MixerShape(config.width, config.num_heads, num_tokens, config.grid))
+        shape = MixerShape(
+            config.width,
+            config.num_heads,
+            num_tokens,
+            config.grid,
+            kernel_size=config.kernel_size(index),
+            kernel_dropout=config.kernel_dropout,
+        )
+        return build_mixer(config.mixer, shape)
     attention = Attention(
         config.width,
         config.num_heads,
         qkv_bias=config.qkv_bias,
+        head_dim=config.head_dim,
+        value_dim=config.value_dim,
         score=config.score,
         positions=_build_positions_in_attention(config),
     )

@@ -11,9 +11,10 @@ from typing import ClassVar, Literal, Self, cast
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from vitrail.models.block_settings import BlockSettings, check_blocks, split_positions
 from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelConfig
 from vitrail.nn.activations import ACTIVATIONS, ActivationName
 from vitrail.nn.attention import Attention
@@ -29,13 +30,17 @@ from vitrail.nn.decoder import (
 )
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask, padding_mask
-from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
+from vitrail.nn.mixers import MixerShape, build_mixer
 from vitrail.nn.rotary import SequenceRotary
 from vitrail.nn.sequence_positions import LearnedPositions, SequenceRelativeBias
 from vitrail.nn.sinusoidal import SinusoidalPositions, sinusoidal_positions_in_halves
 
+OnePosition = Literal["sinusoidal", "sinusoidal_halves", "learned", "relative", "rotary", "none"]
+BothPositions = Literal["sinusoidal+relative", "sinusoidal+rotary", "learned+relative", "learned+rotary"]
+NORM_EPS = 1e-5  # Ott et al. 2019 (fairseq), published code, and torch's default
 
-class TransformerConfig(TranslationModelConfig):
+
+class TransformerConfig(BlockSettings, TranslationModelConfig):
     """Settings of a Transformer encoder-decoder; the defaults are the base model's."""
 
     family: ClassVar[str] = "transformer"
@@ -56,13 +61,12 @@ class TransformerConfig(TranslationModelConfig):
     decoder_depth: int = Field(default=6, ge=1)
     """Blocks of the decoder."""
     norm: Literal["post", "pre"] = "post"
-    """Layer norm: after each residual sum, or before each branch with a final one in encoder and decoder
+    """Norm: after each residual sum, or before each branch with a final one in encoder and decoder
     (Xiong et al. 2020)."""
-    positions: Literal["sinusoidal", "sinusoidal_halves", "learned", "relative", "rotary", "none"] = (
-        "sinusoidal"
-    )
-    """Positions: sinusoidal, with sines and cosines interleaved or in halves (Marian); learned; or in every
-    self-attention, a relative bias (Raffel et al. 2020) or rotary (Su et al. 2021)."""
+    positions: Literal[OnePosition, BothPositions] = "sinusoidal"
+    """Positions: sinusoidal, with sines and cosines interleaved or in halves (Marian); learned; in every
+    self-attention, a relative bias (Raffel et al. 2020) or rotary (Su et al. 2021); or one of each, as in
+    ``sinusoidal+relative``."""
     activation: ActivationName = "relu"
     """Activation of each MLP."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
@@ -71,8 +75,8 @@ class TransformerConfig(TranslationModelConfig):
     """Dropout probability of attention weights."""
     hidden_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout probability of hidden values of an MLP."""
-    mixer: str = "attention"
-    """Token mixer of the encoder; a file of ``vitrail/nn/mixers``."""
+    decoder_mixer: Literal["attention", "light_convolution", "dynamic_convolution"] = "attention"
+    """Token mixer of the decoder, beside its cross-attention."""
     max_length: int = Field(default=512, ge=1)
     """Maximum tokens of a sentence, for learned positions and for mixers with weights per position; nothing
     else has a limit."""
@@ -82,28 +86,17 @@ class TransformerConfig(TranslationModelConfig):
     """Whether the output layer has a bias."""
 
     @model_validator(mode="after")
-    def _check_widths(self) -> Self:
-        if self.width % self.num_heads:
-            raise ValueError(f"num_heads {self.num_heads} does not divide width {self.width}")
-        if self.positions.startswith("sinusoidal") and self.width % 2:
-            raise ValueError(f"{self.positions} positions need an even width, not {self.width}")
-        if self.positions == "rotary" and self.width // self.num_heads % 2:
-            raise ValueError(
-                f"rotary positions need heads of an even width, not {self.width // self.num_heads}"
-            )
-        return self
-
-    @field_validator("mixer")
-    @classmethod
-    def _check_mixer_name(cls, name: str) -> str:
-        if name != "attention":  # known without searching the folder
-            MIXERS[name]  # raises for an unknown name, with the nearest one
-        return name
-
-    @model_validator(mode="after")
-    def _check_mixer(self) -> Self:
-        if self.mixer != "attention" and self.positions in ("relative", "rotary"):
-            raise ValueError(f"positions {self.positions!r} need mixer 'attention', not {self.mixer!r}")
+    def _check_together(self) -> Self:
+        mixers = (self.mixer, self.decoder_mixer)
+        head_dim = check_blocks(self, self.width, self.num_heads, mixers)
+        added, in_attention = split_positions(self.positions)
+        if added.startswith("sinusoidal") and self.width % 2:
+            raise ValueError(f"{added} positions need an even width, not {self.width}")
+        if in_attention == "rotary" and head_dim % 2:
+            raise ValueError(f"rotary positions need heads of an even width, not {head_dim}")
+        other = next((name for name in mixers if name != "attention"), None)
+        if other is not None and in_attention != "none":
+            raise ValueError(f"positions {self.positions!r} need mixer 'attention', not {other!r}")
         return self
 
     def build(self) -> Transformer:
@@ -127,12 +120,13 @@ class Transformer(nn.Module):
             None if config.tie == "all" else nn.Embedding(config.source_vocabulary_size, width)
         )
         self.source_positions = _build_positions(config)
-        self.encoder = nn.ModuleList(_build_encoder_block(config) for _ in range(config.encoder_depth))
-        self.encoder_norm = nn.LayerNorm(width) if is_pre else nn.Identity()
+        make_norm = config.make_norm(NORM_EPS)
+        self.encoder = nn.ModuleList(_build_encoder_block(config, i) for i in range(config.encoder_depth))
+        self.encoder_norm = make_norm(width) if is_pre else nn.Identity()
         self.target_embedding = nn.Embedding(config.target_vocabulary_size, width)
         self.target_positions = _build_positions(config)
-        self.decoder = nn.ModuleList(_build_decoder_block(config) for _ in range(config.decoder_depth))
-        self.decoder_norm = nn.LayerNorm(width) if is_pre else nn.Identity()
+        self.decoder = nn.ModuleList(_build_decoder_block(config, i) for i in range(config.decoder_depth))
+        self.decoder_norm = make_norm(width) if is_pre else nn.Identity()
         self.output: Linear | None = None
         self.output_bias: nn.Parameter | None = None
         if config.tie == "none":
@@ -254,50 +248,74 @@ VARIANTS: dict[str, ModelConfig] = {
 
 
 def _build_positions(config: TransformerConfig) -> nn.Module | None:
-    if config.positions == "learned":
+    added, _ = split_positions(config.positions)
+    if added == "learned":
         return LearnedPositions(config.max_length, config.width)
-    if config.positions == "sinusoidal":
+    if added == "sinusoidal":
         return SinusoidalPositions(config.width)
-    if config.positions == "sinusoidal_halves":
+    if added == "sinusoidal_halves":
         return SinusoidalPositions(config.width, make_table=sinusoidal_positions_in_halves)
     return None
 
 
 def _build_scheme(config: TransformerConfig, *, is_decoder: bool) -> nn.Module | None:
-    if config.positions == "relative":
+    _, in_attention = split_positions(config.positions)
+    if in_attention == "relative":
         return SequenceRelativeBias(config.num_heads, bidirectional=not is_decoder)
-    if config.positions == "rotary":
+    if in_attention == "rotary":
         return SequenceRotary()
     return None
 
 
-def _build_encoder_block(config: TransformerConfig) -> nn.Module:
-    mixer: nn.Module
-    if config.mixer == "attention":
-        mixer = Attention(
-            config.width,
-            config.num_heads,
-            dropout=config.attention_dropout,
-            positions=_build_scheme(config, is_decoder=False),
-        )
-    else:
-        mixer = build_mixer(config.mixer, MixerShape(config.width, config.num_heads, config.max_length))
+def _build_encoder_block(config: TransformerConfig, index: int) -> nn.Module:
     return Block(
-        config.width, mixer=mixer, mlp=_build_mlp(config), norm_place=config.norm, dropout=config.dropout
-    )
-
-
-def _build_decoder_block(config: TransformerConfig) -> DecoderBlock:
-    width, num_heads, dropout = config.width, config.num_heads, config.attention_dropout
-    scheme = _build_scheme(config, is_decoder=True)
-    return DecoderBlock(
-        width,
-        self_attention=Attention(width, num_heads, dropout=dropout, positions=scheme),
-        cross_attention=CrossAttention(width, num_heads, dropout=dropout),
+        config.width,
+        mixer=_build_mixer(config, index, is_decoder=False),
         mlp=_build_mlp(config),
-        norm=config.norm,
+        norm=config.make_norm(NORM_EPS),
+        norm_place=config.norm,
         dropout=config.dropout,
     )
+
+
+def _build_decoder_block(config: TransformerConfig, index: int) -> DecoderBlock:
+    return DecoderBlock(
+        config.width,
+        self_attention=_build_mixer(config, index, is_decoder=True),
+        cross_attention=CrossAttention(
+            config.width,
+            config.num_heads,
+            head_dim=config.head_dim,
+            value_dim=config.value_dim,
+            dropout=config.attention_dropout,
+        ),
+        mlp=_build_mlp(config),
+        norm=config.norm,
+        norm_layer=config.make_norm(NORM_EPS),
+        dropout=config.dropout,
+    )
+
+
+def _build_mixer(config: TransformerConfig, index: int, *, is_decoder: bool) -> nn.Module:
+    name = config.decoder_mixer if is_decoder else config.mixer
+    if name == "attention":
+        return Attention(
+            config.width,
+            config.num_heads,
+            head_dim=config.head_dim,
+            value_dim=config.value_dim,
+            dropout=config.attention_dropout,
+            positions=_build_scheme(config, is_decoder=is_decoder),
+        )
+    shape = MixerShape(
+        config.width,
+        config.num_heads,
+        config.max_length,
+        kernel_size=config.kernel_size(index),
+        kernel_dropout=config.kernel_dropout,
+        causal=is_decoder,
+    )
+    return build_mixer(name, shape)
 
 
 def _build_mlp(config: TransformerConfig) -> MLP:
@@ -313,7 +331,7 @@ def _draw_weights(model: Transformer) -> None:
     """Xavier initialisation of linear layers; embeddings with variance 1 / width.
 
     Fused projections, such as queries, keys and values, are drawn as in attention: with the bound
-    ``sqrt(1.5 / width)`` of a matrix three times as high as wide.
+    ``sqrt(6 / (width + outputs))`` of one matrix for all three.
 
     Source: Ott et al. 2019 (fairseq), published code, with which post-norm trains.
     """
@@ -327,7 +345,8 @@ def _draw_weights(model: Transformer) -> None:
             nn.init.normal_(module.weight, std=std)
     for module in model.modules():
         if isinstance(module, CrossAttention):
-            bound = (1.5 / model.config.width) ** 0.5
+            num_out = module.query.out_features + module.key_value.out_features
+            bound = (6 / (model.config.width + num_out)) ** 0.5
             nn.init.uniform_(module.query.weight, -bound, bound)
             nn.init.uniform_(module.key_value.weight, -bound, bound)
     if model.output is not None:

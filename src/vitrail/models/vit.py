@@ -76,8 +76,6 @@ class ViTConfig(ViTVariations):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.width % self.num_heads:
-            raise ValueError(f"num_heads {self.num_heads} does not divide width {self.width}")
         if min(self.image_size) < 1:
             raise ValueError(f"image_size {self.image_size} holds no pixel")
         check_variations(self)

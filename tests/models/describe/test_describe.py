@@ -104,6 +104,22 @@ def test_models_without_attention_say_so():
     assert describe("resnet18").attention == ()
 
 
+def test_pixels_as_tokens_are_counted():
+    """An image of N x N pixels has N^2 tokens and N^4 elements in each matrix, the class token aside."""
+    card = describe("vit_s16", changes={"patch_size": 1, "class_token": False, "pool": "mean"})
+    assert card.attention[0].elements == 224**4
+    assert card.weights == {}
+    assert describe("vit_s16", changes={}).weights
+
+
+def test_free_heads_are_counted():
+    card = describe("vit_s16", changes={"head_dim": 16, "value_dim": 128})
+    plain = describe("vit_s16")
+    dim, heads = 384, 6
+    more = heads * (2 * (16 - 64) + 2 * (128 - 64)) * dim + heads * (2 * (16 - 64) + (128 - 64))
+    assert card.parameters - plain.parameters == 12 * more
+
+
 def test_weights_are_those_of_the_key_tables():
     assert "vit_small_patch16_224" in published_weights("vit_s16")["timm"]
     assert published_weights("vit_nano") == {}

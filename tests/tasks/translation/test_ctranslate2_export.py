@@ -173,6 +173,9 @@ def test_an_export_that_differs_is_not_kept(monkeypatch, tmp_path):
     [
         ({"positions": "relative"}, "positions 'relative'"),
         ({"mixer": "fourier", "positions": "none"}, "mixer 'fourier'"),
+        ({"decoder_mixer": "light_convolution"}, "decoder_mixer 'light_convolution'"),
+        ({"norm_layer": "batch", "head_dim": 5}, "head_dim 5 and norm_layer 'batch'"),
+        ({"positions": "sinusoidal+rotary"}, r"positions 'sinusoidal\+rotary'"),
     ],
 )
 def test_what_the_engine_cannot_run_is_refused(changes, fault, tmp_path):

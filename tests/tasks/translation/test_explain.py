@@ -161,7 +161,7 @@ def test_the_sharpest_layer_is_shown_first(explained: Explanation) -> None:
 
 
 def test_a_mixer_in_the_place_of_attention_is_shown_by_size() -> None:
-    loaded = small_translator(mixer="fourier", max_length=60)
+    loaded = small_translator(mixer="fourier", decoder_mixer="light_convolution", max_length=60)
 
     explained = explain_text(Translator(loaded), ENGLISH[0], target=GERMAN[0])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Self
 
 import torch
@@ -23,7 +24,7 @@ from vitrail.models.contract import DecoderState
 from vitrail.models.transformer import Transformer
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP
-from vitrail.nn.cache import KeyValueCache
+from vitrail.nn.cache import KeyValueCache, LayerCache
 from vitrail.nn.decoder import CrossAttention, CrossMemory, DecoderBlock, TransformerState
 
 GROUP_SIZE = 16  # sentences per encoder batch; 8 to 32 took the same time, 64 as long as one large batch
@@ -31,7 +32,6 @@ GROUP_SIZE = 16  # sentences per encoder batch; 8 to 32 took the same time, 64 a
 Newest = Float[Tensor, "sentences hypotheses dim"]
 ContextBias = Float[Tensor, "#sentences #heads #hypotheses keys"]
 LinearWeights = tuple[Tensor, Tensor | None]
-NormWeights = tuple[tuple[int, ...], Tensor, Tensor, float]
 
 
 class FastTransformer(Transformer):
@@ -128,13 +128,13 @@ def _group(lengths: Tensor) -> Iterator[tuple[Tensor, int]]:
 
 def _room_like(part: CrossMemory, source: Tensor) -> CrossMemory:
     """Return zeros for the keys and values of all sentences, shaped like those of some."""
-    _, heads, _, head_dim = part.keys.shape
-    shape = (len(source), heads, source.shape[1], head_dim)
-    return CrossMemory(part.keys.new_zeros(shape), part.values.new_zeros(shape))
+    size = len(source), part.keys.shape[1], source.shape[1]  # b h n
+    return CrossMemory(*(each.new_zeros(*size, each.shape[-1]) for each in part))
 
 
 class CausalStep:
-    """Attend from the newest token of each hypothesis to its past, with the weights of ``attention``."""
+    """Attend from the newest token of each hypothesis to its past, with the weights of ``attention``, whose
+    keys are as wide as its values."""
 
     __slots__ = ("head_dim", "num_heads", "place", "projection", "qkv")
 
@@ -146,7 +146,7 @@ class CausalStep:
 
     def __call__(self, x: Newest, cache: KeyValueCache, *, layer: int) -> Newest:
         """Return new tokens; writes keys and values into ``cache``, which must have room for them."""
-        sentences, hypotheses, dim = x.shape
+        sentences, hypotheses, _ = x.shape
         qkv = linear(x, *self.qkv).view(sentences, hypotheses, 3, self.num_heads, self.head_dim)
         qkv, bias = qkv.permute(2, 0, 3, 1, 4), cache.bias  # 3 b h n d
         if self.place is None:
@@ -158,7 +158,7 @@ class CausalStep:
                 added = cache.spread(added)
                 bias = added if bias is None else bias + added
         out = attend(query, *cache.write(layer, key, value), bias=bias)
-        return linear(out.transpose(1, 2).reshape(sentences, hypotheses, dim), *self.projection)
+        return linear(out.transpose(1, 2).reshape(sentences, hypotheses, -1), *self.projection)
 
 
 class CrossStep:
@@ -171,10 +171,10 @@ class CrossStep:
         self.query, self.projection = _of_linear(attention.query), _of_linear(attention.projection)
 
     def __call__(self, x: Newest, memory: CrossMemory, bias: ContextBias | None) -> Newest:
-        sentences, hypotheses, dim = x.shape
+        sentences, hypotheses, _ = x.shape
         query = linear(x, *self.query).view(sentences, hypotheses, self.num_heads, self.head_dim)
         out = attend(query.transpose(1, 2), *memory, bias=bias)
-        return linear(out.transpose(1, 2).reshape(sentences, hypotheses, dim), *self.projection)
+        return linear(out.transpose(1, 2).reshape(sentences, hypotheses, -1), *self.projection)
 
 
 class BlockStep:
@@ -184,7 +184,7 @@ class BlockStep:
 
     def __init__(self, block: DecoderBlock) -> None:
         self.is_pre_norm = block.is_pre_norm
-        self.past, self.cross = CausalStep(block.self_attention), CrossStep(block.cross_attention)
+        self.past, self.cross = _of_past(block.self_attention), CrossStep(block.cross_attention)
         self.mlp = _of_mlp(block.mlp)
         self.past_norm = _of_norm(block.self_norm)
         self.cross_norm = _of_norm(block.cross_norm)
@@ -201,20 +201,29 @@ class BlockStep:
     ) -> Newest:
         """Return new tokens; ``context_bias`` is -inf at padding."""
         if self.is_pre_norm:
-            x = x + self.past(F.layer_norm(x, *self.past_norm), cache, layer=layer)
-            x = x + self.cross(F.layer_norm(x, *self.cross_norm), memory, context_bias)
-            return x + _transform(F.layer_norm(x, *self.mlp_norm), self.mlp)
-        x = F.layer_norm(x + self.past(x, cache, layer=layer), *self.past_norm)
-        x = F.layer_norm(x + self.cross(x, memory, context_bias), *self.cross_norm)
-        return F.layer_norm(x + _transform(x, self.mlp), *self.mlp_norm)
+            x = x + self.past(self.past_norm(x), cache, layer=layer)
+            x = x + self.cross(self.cross_norm(x), memory, context_bias)
+            return x + _transform(self.mlp_norm(x), self.mlp)
+        x = self.past_norm(x + self.past(x, cache, layer=layer))
+        x = self.cross_norm(x + self.cross(x, memory, context_bias))
+        return self.mlp_norm(x + _transform(x, self.mlp))
 
 
 def _of_linear(layer: nn.Linear) -> LinearWeights:
     return layer.weight, layer.bias
 
 
-def _of_norm(norm: nn.LayerNorm) -> NormWeights:
-    return tuple(norm.normalized_shape), norm.weight, norm.bias, norm.eps
+def _of_past(attention: nn.Module) -> Callable[..., Newest]:
+    if isinstance(attention, Attention) and attention.head_dim == attention.value_dim:
+        return CausalStep(attention)
+    return lambda x, cache, *, layer: attention(x, cache=LayerCache(cache, layer))
+
+
+def _of_norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
+    if not isinstance(norm, nn.LayerNorm):
+        return norm
+    weights = {"weight": norm.weight, "bias": norm.bias, "eps": norm.eps}
+    return partial(F.layer_norm, normalized_shape=tuple(norm.normalized_shape), **weights)
 
 
 def _of_mlp(mlp: nn.Module) -> tuple[LinearWeights, Callable[[Tensor], Tensor], LinearWeights]:

@@ -49,7 +49,7 @@ def choose(
     """
     scale = _choose_scale(len(dataset.train), request.name, pretrained)
     chosen = {name: value for name, value in scale.changes.items() if request.get(name) is None}
-    if request.get("mixer") not in (None, "attention"):
+    if any(request.get(name) not in (None, "attention") for name in ("mixer", "decoder_mixer")):
         chosen.pop("positions", None)  # of self-attention
     config = pretrained.config if pretrained else request.configure(scale.model, **chosen)
     data = PairDataSettings(

@@ -156,6 +156,7 @@ NUM_POSITIONS = 2048  # of sinusoidal positions; the engine truncates sources to
 NEVER = -1e4  # bias of excluded tokens; representable in half precision
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "rotary", "none")
+FIXED = ("mixer", "decoder_mixer", "head_dim", "value_dim", "norm_layer")
 
 
 def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
@@ -231,12 +232,14 @@ def check_expressible(model: nn.Module) -> Transformer:
     faults = []
     if model.config.positions not in POSITIONS:
         faults.append(f"positions {model.config.positions!r}")
-    if model.config.mixer != "attention":
-        faults.append(f"mixer {model.config.mixer!r}")
+    for name in FIXED:
+        value = getattr(model.config, name)
+        if value != TransformerConfig.model_fields[name].default:
+            faults.append(f"{name} {value!r}")
     if faults:
         raise ConfigError(
             f"CTranslate2 cannot run a Transformer with {' and '.join(faults)}",
-            expected=f"positions {', '.join(POSITIONS)}, and mixer attention",
+            expected=f"positions {', '.join(POSITIONS)}, and no other {', '.join(FIXED)} than by default",
             remedy="Translate with vitrail translate, or train a model with these settings",
         )
     return model

@@ -49,7 +49,7 @@ def _vit(config: ViTConfig) -> Iterator[Entry]:
     prefix = ("cls_token", "dist_token")[: config.num_prefix]
     if prefix:
         yield rows("prefix", prefix, to_theirs=(1, 1, config.width))
-    if config.positions == "learned":
+    if config.positions.startswith("learned"):
         yield batched("positions.table", "pos_embed")
     for index in range(config.depth):
         block = f"blocks.{index}"
