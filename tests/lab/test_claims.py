@@ -12,6 +12,7 @@ import vitrail.lab
 from vitrail.core.config import parse_assignments
 from vitrail.core.errors import ConfigError
 from vitrail.lab import CLAIMS
+from vitrail.lab.batch_norm import NormRow
 from vitrail.lab.bottleneck import CopiedRow
 from vitrail.lab.convolution_by_attention import (
     LAYERS,
@@ -29,6 +30,8 @@ from vitrail.lab.permutation import Permutation
 from vitrail.lab.pre_norm import GradientRow, PreNorm, TrainedRow
 from vitrail.lab.receptive_field import ReceptiveField
 from vitrail.lab.score_scaling import ScoreScaling
+from vitrail.lab.split_heads import LAYERS as HEADS
+from vitrail.lab.split_heads import HeadsRow
 from vitrail.lab.token_functions import LAYERS as TOKEN_LAYERS
 from vitrail.lab.token_functions import BuiltRow, FunctionRow, LearnedRow
 from vitrail.report.plots import to_picture
@@ -36,6 +39,7 @@ from vitrail.report.plots import to_picture
 # Little enough to be measured in moments; what the claims say then is not looked at.
 TINY = {
     "association": "alphas=[1,5] num_symbols=7 length=3 longer=5 num_steps=2 batch_size=5 num_tested=11",
+    "batch_norm": "max_length=4 num_symbols=3 width=8 depth=1 num_steps=2 batch_size=3 num_batches=2",
     "bottleneck": "hidden_dim=6 embedding_dim=5 max_length=3 lengths=[1,3,4] num_steps=2 num_tested=2",
     "convolution_by_attention": "alphas=[1] side=4 dim=3 num_steps=2 batch_size=5 num_few=3 few_steps=2 "
     "num_tested=7",
@@ -50,6 +54,7 @@ TINY = {
     "pre_norm": "width=8 gradient_depths=[1,2] depths=[1] learning_rates=[0.001] num_steps=2 batch_size=3",
     "receptive_field": "size=16 window=4 depths=[1,2] deep=7 dim=4",
     "score_scaling": "dims=[4,64] num_queries=7 num_keys=5",
+    "split_heads": "num_symbols=7 num_heads=2 length=3 num_steps=2 num_tested=5",
     "typographic": "num_tested=9 num_calibration=7 size=32 width=8 num_scenes=20 num_steps=1 batch_size=8",
 }
 
@@ -83,7 +88,16 @@ def test_a_claim_is_complete_measured_judged_and_drawn(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["bottleneck", "convolution_by_attention", "permutation", "pre_norm", "receptive_field", "score_scaling"],
+    [
+        "batch_norm",
+        "bottleneck",
+        "convolution_by_attention",
+        "permutation",
+        "pre_norm",
+        "receptive_field",
+        "score_scaling",
+        "split_heads",
+    ],
 )
 def test_the_same_seed_measures_the_same(name: str) -> None:
     claim = make_tiny(name)
@@ -105,6 +119,8 @@ def test_the_same_seed_measures_the_same(name: str) -> None:
         ("receptive_field", {"depths": [9]}, "does not fit into a size of 48"),
         ("receptive_field", {"size": 50}, "not a multiple of two windows"),
         ("permutation", {"num_tokns": 3}, "Did you mean 'num_tokens'"),
+        ("split_heads", {"num_heads": 5}, "num_heads must divide"),
+        ("split_heads", {"length": 23}, "length be below num_symbols"),
         ("typographic", {"template": "a photo"}, "needs one {} for the name"),
         ("typographic", {"template_with_word": "a {} with a word"}, "needs {word}"),
         ("typographic", {"weights": "hf:a/b"}, "belong together"),
@@ -242,6 +258,27 @@ def make_leads(*, few: float, many: float) -> list[HungerRow]:
     ]
 
 
+def make_norms(*, padding: float, mode: float, layer: float = 0.0) -> list[NormRow]:
+    """Return rows of batch norm with these changes, and of layer norm with others."""
+    fields = {"training_loss": 1.0, "evaluation_loss": 1.0, "accuracy": 0.9}
+    changes = (("batch", padding, mode), ("layer", layer, 0.0))
+    return [
+        NormRow(norm=norm, seed=seed, padding_change=change, mode_change=gap, **fields)
+        for norm, change, gap in changes
+        for seed in (0, 1)
+    ]
+
+
+def make_heads(*, whole: float, split: float) -> list[HeadsRow]:
+    """Return errors of two seeds; those of other layers would decide otherwise."""
+    errors = dict.fromkeys(HEADS, 0.5) | {"whole": whole, "split": split}
+    return [
+        HeadsRow(layer=layer, seed=seed, error=error * (1 + seed), parameters=11)
+        for layer, error in errors.items()
+        for seed in (0, 1)
+    ]
+
+
 def make_functions(*, last: float, attention: float, convolution: float) -> list[FunctionRow]:
     """Return built and trained rows, and rows of longer sequences that would decide otherwise."""
     rows: list[FunctionRow] = [
@@ -265,6 +302,10 @@ def change(row: Row, **values: object) -> Any:
         ("association", make_functions(last=1e-5, attention=0.1, convolution=0.4), "partly"),
         ("association", make_functions(last=1e-5, attention=0.001, convolution=0.1), "partly"),
         ("association", make_functions(last=0.1, attention=0.001, convolution=0.4), "does not hold"),
+        ("batch_norm", make_norms(padding=0.1, mode=0.1), "holds"),
+        ("batch_norm", make_norms(padding=0.1, mode=0.04), "partly"),
+        ("batch_norm", make_norms(padding=0.1, mode=0.1, layer=0.001), "partly"),
+        ("batch_norm", make_norms(padding=0.04, mode=0.04), "does not hold"),
         ("bottleneck", make_copies(vector=(1.0, 0.3), attention=(1.0, 0.95)), "holds"),
         ("bottleneck", make_copies(vector=(0.4, 0.3), attention=(1.0, 0.95)), "partly"),
         ("bottleneck", make_copies(vector=(1.0, 0.3), attention=(1.0, 0.7)), "partly"),
@@ -282,6 +323,9 @@ def change(row: Row, **values: object) -> Any:
         ("length_cost", make_costs(attention=0.5, step=1.0), "partly"),
         ("length_cost", make_costs(attention=0.2, step=1.0), "does not hold"),
         ("length_cost", make_costs(attention=1.0, step=1.0, memory=0.5), "partly"),
+        ("split_heads", make_heads(whole=0.01, split=0.21), "holds"),
+        ("split_heads", make_heads(whole=0.01, split=0.19), "partly"),
+        ("split_heads", make_heads(whole=0.01, split=0.03), "does not hold"),
         ("pre_norm", make_trainings(post=3, pre=0), "holds"),
         ("pre_norm", make_trainings(post=2, pre=0), "holds"),
         ("pre_norm", make_trainings(post=3, pre=1), "partly"),

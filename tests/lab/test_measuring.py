@@ -14,6 +14,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.published import published_results
 from vitrail.lab import association, double_if
 from vitrail.lab.association import Association
+from vitrail.lab.batch_norm import BatchNorm
 from vitrail.lab.convolution_by_attention import (
     PatchSets,
     associated_share,
@@ -30,6 +31,7 @@ from vitrail.lab.length_cost import WINDOW, build_layer, count_memory, forward_o
 from vitrail.lab.model_sizes import QUOTED, CountedRow, ModelSizes, QuotedRow
 from vitrail.lab.permutation import Permutation
 from vitrail.lab.receptive_field import ReceptiveField
+from vitrail.lab.split_heads import Heads
 from vitrail.lab.token_functions import LAYERS, attend_by_hand, draw_symbols, greatest_error
 
 NUM_SYMBOLS = 7
@@ -301,3 +303,46 @@ def change(row: Any, model: str, **values: object) -> Row:
 
 def ignore(progress: Progress) -> None:
     """Do nothing with it."""
+
+
+def test_split_heads_keep_to_their_channels_while_they_learn() -> None:
+    model = Heads("split", 12, 3)
+    task = Association(num_symbols=11, length=3, longer=3, num_steps=5)
+    draw = task.write_down(torch.Generator().manual_seed(0)).draw
+    attention = model.layers[0]
+    before = attention.qkv.weight.clone()
+    task.train(model, draw)
+
+    blocks = attention.qkv.weight.unflatten(0, (3, 3, 4)).unflatten(
+        -1, (3, 4)
+    )  # q k v, head, own, part, channel
+    for head in range(3):
+        assert blocks[:, head, :, head].ne(0).all()
+        assert (
+            not blocks[:, head]
+            .index_select(2, torch.tensor([part for part in range(3) if part != head]))
+            .any()
+        )
+    assert not torch.equal(attention.qkv.weight, before)
+    assert model.num_held == 3 * (12 * 12 - 3 * 4 * 4)
+
+
+def test_narrow_heads_have_no_more_parameters_than_split_ones() -> None:
+    counts = {name: num_parameters(Heads(name, 24, 4)) for name in ("narrow", "split")}
+    assert counts["narrow"] <= counts["split"] - Heads("split", 24, 4).num_held
+    assert Heads("narrow", 24, 4).layers[0].head_dim == 2
+
+
+def test_sentences_to_copy_end_and_are_padded() -> None:
+    batch = BatchNorm(max_length=5, batch_size=40)._draw(torch.Generator().manual_seed(0))
+    assert sorted(set(batch.source_lengths.tolist())) == [3, 4, 5, 6]
+    for source, length, given, labels in zip(
+        batch.source, batch.source_lengths, batch.decoder_input, batch.labels, strict=True
+    ):
+        assert (source[:length] > 2).sum() == length - 1
+        assert source[length - 1] == 2
+        assert not source[length:].any()
+        assert labels[:length].tolist() == source[:length].tolist()
+        assert (labels[length:] == -100).all()
+        assert given[0] == 1
+        assert given[1:length].tolist() == source[: length - 1].tolist()

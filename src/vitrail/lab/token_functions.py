@@ -240,12 +240,21 @@ class TokenFunction(lab.Claim):
         return rows
 
     def learn(self, name: LayerName, draw: Draw, dim: int, seed: int) -> Iterator[LearnedRow]:
-        """Train a layer on ever longer sequences, and test it.
-
-        Among few tokens a saturated softmax does not miss the partner.
-        """
         with lab.seeded(seed):
             model = build_layer(name, dim, self.length)
+        self.train(model, draw)
+        for length in (self.length, self.longer):
+            yield LearnedRow(
+                layer=name,
+                seed=seed,
+                length=length,
+                was_trained=length == self.length,
+                error=relative_error(model, draw(self.num_tested, length)),
+                parameters=lab.num_parameters(model),
+            )
+
+    def train(self, model: nn.Module, draw: Draw) -> None:
+        """Train a layer on ever longer sequences: among few tokens a saturated softmax misses no partner."""
         settings = OptimSettings(
             name="muon",
             learning_rate=self.learning_rate,
@@ -262,15 +271,6 @@ class TokenFunction(lab.Claim):
             errors = model(tokens.float())[:, 0] - target.float()
             errors.square().sum(dim=-1).mean().backward()
             optimisers.step()
-        for length in (self.length, self.longer):
-            yield LearnedRow(
-                layer=name,
-                seed=seed,
-                length=length,
-                was_trained=length == self.length,
-                error=_relative_error(model, draw(self.num_tested, length)),
-                parameters=lab.num_parameters(model),
-            )
 
     def judge(self, rows: Sequence[FunctionRow]) -> lab.Judgement:
         built, learned = lab.rows_of(rows, BuiltRow), lab.rows_of(rows, LearnedRow)
@@ -309,6 +309,7 @@ class TokenFunction(lab.Claim):
 
 
 @torch.no_grad()
-def _relative_error(model: nn.Module, sequences: Sequences) -> float:
+def relative_error(model: nn.Module, sequences: Sequences) -> float:
+    """Return the squared error at the first tokens over the square of the targets."""
     errors = model(sequences.tokens.float())[:, 0] - sequences.target
     return float(errors.square().sum() / sequences.target.square().sum())
