@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import safetensors.torch
 import torch
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    BertModel,
-    BertTokenizer,
-)
+from transformers import BertTokenizer
 
+from making.bert_folder import BERT_PIECES, write_bert_folder
 from making.references import key_table
 from vitrail.core.errors import CheckpointError
 from vitrail.data.text.word_pieces import WordPieces
@@ -24,51 +16,12 @@ from vitrail.models.weights.published import convert_to_folder, load_published
 from vitrail.models.weights.table import to_theirs
 from vitrail.tasks.labelling.predictor import Labeller
 
-PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "a",
-    "dog",
-    "run",
-    "##s",
-    "##ning",
-    "caf",
-    "##e",
-    ".",
-    "'",
-]
 TEXTS = ["A dog runs.", "Running a caf\u00e9", "dog's unknown, a", "[SEP] dog"]
-HEADS = {"sentence": BertForSequenceClassification, "words": BertForTokenClassification, "none": BertModel}
-
-
-def write_folder(folder: Path, kind: str, *, lower_case: bool = True, **changes: object) -> torch.nn.Module:
-    torch.manual_seed(6)
-    settings = {
-        "vocab_size": len(PIECES),
-        "hidden_size": 12,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-        "intermediate_size": 20,
-        "max_position_embeddings": 16,
-        "num_labels": 5,
-        "initializer_range": 0.5,
-    }
-    reference = HEADS[kind](BertConfig(**{**settings, **changes})).eval()
-    with torch.no_grad():
-        for parameter in reference.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))  # biases and norms begin at zeros and ones
-    reference.save_pretrained(folder)
-    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower_case}))
-    return reference
 
 
 @pytest.fixture(params=["sentence", "words"])
 def example(request, tmp_path):
-    return write_folder(tmp_path, request.param), load_published(f"hf:{tmp_path}"), tmp_path
+    return write_bert_folder(tmp_path, request.param), load_published(f"hf:{tmp_path}"), tmp_path
 
 
 def test_logits_are_those_of_transformers(example):
@@ -89,9 +42,9 @@ def test_logits_are_those_of_transformers(example):
 
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_words_are_cut_as_by_their_tokenizer(tmp_path, lower_case):
-    write_folder(tmp_path, "none", lower_case=lower_case)
+    write_bert_folder(tmp_path, "none", lower_case=lower_case)
     theirs = BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=lower_case)
-    ours = WordPieces(PIECES, lower_case=lower_case)
+    ours = WordPieces(BERT_PIECES, lower_case=lower_case)
     for text in [*TEXTS, "\u4e2d\u6587 dog\tRUNS", "", "x" * 200]:
         if "[SEP]" not in text:  # which their tokenizer takes for the special token
             assert ours.encode([text])[0] == theirs(text, add_special_tokens=False)["input_ids"], text
@@ -102,7 +55,7 @@ def test_words_are_cut_as_by_their_tokenizer(tmp_path, lower_case):
 
 
 def test_weights_without_a_classifier_get_one_of_zeros(tmp_path):
-    write_folder(tmp_path, "none")
+    write_bert_folder(tmp_path, "none")
     loaded = load_published(f"hf:{tmp_path}")
     assert loaded.class_names == ["(no classes)"]
     assert loaded.model.head.weight.abs().max() == 0
@@ -135,19 +88,19 @@ def test_a_folder_of_ours_labels_alike(example, tmp_path):
     [({"hidden_act": "relu"}, "hidden_act is 'relu'"), ({"is_decoder": True}, "is_decoder")],
 )
 def test_other_kinds_are_refused(tmp_path, changes, message):
-    write_folder(tmp_path, "sentence", **changes)
+    write_bert_folder(tmp_path, "sentence", **changes)
     with pytest.raises(CheckpointError, match=message):
         load_published(f"hf:{tmp_path}")
 
 
 def test_damaged_folders_are_refused(tmp_path):
-    write_folder(tmp_path, "sentence")
+    write_bert_folder(tmp_path, "sentence")
     (tmp_path / "vocab.txt").write_text("a\ndog\n")
     with pytest.raises(CheckpointError, match=r"lack \[PAD\]"):
         load_published(f"hf:{tmp_path}")
     state = safetensors.torch.load_file(tmp_path / "model.safetensors")
     state.pop("bert.embeddings.LayerNorm.weight")
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    (tmp_path / "vocab.txt").write_text("\n".join(BERT_PIECES) + "\n")
     safetensors.torch.save_file(state, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"LayerNorm.weight"):
         load_published(f"hf:{tmp_path}")

