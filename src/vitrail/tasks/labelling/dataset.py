@@ -52,8 +52,11 @@ class TextSplit:
 
     def take(self, indices: Iterable[int] | np.ndarray) -> TextSplit:
         chosen = [int(index) for index in indices]
-        columns = ([column[index] for index in chosen] for column in (self.parts, self.labels, self.names))
-        return TextSplit(*columns)
+        return TextSplit(
+            [self.parts[index] for index in chosen],
+            [self.labels[index] for index in chosen],
+            [self.names[index] for index in chosen],
+        )
 
     def text(self, index: int) -> str:
         """Return a text, its words joined by spaces."""

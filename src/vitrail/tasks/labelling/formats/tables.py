@@ -76,7 +76,7 @@ def _read_table(path: Path) -> Table:
 def _divide(parts: Sequence[Table]) -> dict[SplitName, list[Table]]:
     tables: dict[SplitName, list[Table]] = {}
     for table in parts:
-        for split, rows in (table.rows_by_split() or {"train": range(len(table.names))}).items():
+        for split, rows in (table.rows_by_split() or {"train": [*range(len(table.names))]}).items():
             tables.setdefault(split, []).append(table.take(rows))
     return tables
 
