@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from making.recorded_steps import assert_steps_lead_to_the_map
 from making.small_models import build_shaken, small_configs
 from vitrail.core.errors import CheckpointError
+from vitrail.interpret import record_attention
 from vitrail.models import build
 from vitrail.models.contract import CaptionModel, CaptionModelConfig
 from vitrail.models.decoding import beam_search, greedy
@@ -75,6 +77,16 @@ def test_steps_give_what_the_whole_caption_gives(model, images, captions):
     for place in range(captions.shape[2]):
         logits, state = model.step(captions[..., place].flatten(), state)
         torch.testing.assert_close(logits, expected[:, place], rtol=1e-4, atol=1e-5)
+
+
+def test_recorded_steps_lead_to_the_maps_of_whole_captions_and_single_words(model, images, captions):
+    with torch.no_grad(), record_attention(model, keep_qkv=True) as maps:
+        model(images, captions)
+        model.step(torch.full((6,), BEGIN), model.start(images).expand(2))
+    cross = [each for each in maps if each.kind == "cross"]
+    assert cross
+    for each in cross:
+        assert_steps_lead_to_the_map(each)
 
 
 def test_greedy_and_beam_caption_it(model, images):

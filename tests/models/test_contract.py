@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from making.recorded_steps import assert_steps_lead_to_the_map
 from making.small_models import FOR_PHOTOGRAPHS, build_shaken, small_configs
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.interpret import record_attention
@@ -169,9 +170,7 @@ def test_recorded_steps_lead_from_the_input_to_the_weights_and_the_result(model,
         assert steps.x.shape[0] == 3
         if each.kind == "mixing":
             continue
-        weights = steps.masked_scores.softmax(dim=-1)
-        torch.testing.assert_close(weights, each.weights, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(steps.result, weights @ steps.value, rtol=1e-4, atol=1e-5)
+        assert_steps_lead_to_the_map(each)
         for name in ("query", "scores", "masked_scores", "result"):
             found, expected = getattr(few.steps, name), getattr(steps, name)[..., [0, -1], :]
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from making.recorded_steps import assert_steps_lead_to_the_map
 from making.small_models import STEADY_QUERIES, build_shaken, small_configs
 from vitrail.core.errors import DataError
 from vitrail.interpret import record_attention
@@ -184,6 +185,16 @@ def test_bfloat16_weights_stay_near_float32(config, images):
     assert narrow.logits.dtype == torch.bfloat16
     wide = DetectionOutput(narrow.logits.float(), narrow.boxes.float())
     _assert_close(wide, model(images, SIZES), rtol=0.1, atol=0.1)  # 8 bits of mantissa
+
+
+def test_recorded_steps_lead_to_the_maps_of_layers_that_compare_queries_with_keys(model, images):
+    with torch.no_grad(), record_attention(model, keep_qkv=True) as maps:
+        model(images, SIZES)
+    comparing = [each for each in maps if each.steps.query is not None]  # deformable attention compares none
+    assert comparing
+    for each in comparing:
+        assert_steps_lead_to_the_map(each)
+        assert (each.steps.context is not None) == (each.kind == "cross")
 
 
 def test_recorded_maps_are_there_and_look_at_no_padding(model, images):

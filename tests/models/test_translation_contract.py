@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from making.recorded_steps import assert_steps_lead_to_the_map
 from making.small_models import build_shaken, small_configs
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
@@ -192,3 +193,15 @@ def test_recorded_alignments_are_shares_of_the_source(model, source, target):
         assert each.weights.shape[-2:] == (NUM_TARGET, NUM_SOURCE)  # one map of all steps
         padding = torch.arange(NUM_SOURCE) >= LENGTHS[:, None]
         assert (each.weights * padding[:, None, None]).abs().max() == 0
+
+
+def test_recorded_steps_lead_to_every_map_under_teacher_forcing_and_in_decoding(model, source, target):
+    if not any(hasattr(layer, "tap") for layer in model.modules()):
+        pytest.skip("there is no attention to record")
+    with torch.no_grad(), record_attention(model, keep_qkv=True) as maps:
+        model(source, LENGTHS, target)
+        model.step(target[:, 0], model.start(source, LENGTHS))
+    attention = [each for each in maps if each.kind != "mixing"]
+    assert attention
+    for each in attention:
+        assert_steps_lead_to_the_map(each)

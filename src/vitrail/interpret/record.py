@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -291,7 +291,7 @@ class _StepsRecorder(_Recorder):
     context: Tensor | None = None
     patches: PatchIndices | None = None  # of the newest map's windows
 
-    def see_input(self, layer: nn.Module, given: tuple[Tensor, ...], options: Mapping[str, object]) -> None:
+    def see_input(self, layer: nn.Module, given: tuple[Any, ...], options: Mapping[str, object]) -> None:
         """Receive the input of the layer, before its forward pass."""
         self.x, context = given[0].flatten(1, -2), options.get("context")
         if isinstance(context, Tensor):

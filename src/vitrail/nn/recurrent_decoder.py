@@ -17,7 +17,7 @@ from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CELLS, Cell, CellName, CellState, Encoding, draw_by_block
 from vitrail.nn.scores import AdditiveScore, DotScore, Score, ScoreName
-from vitrail.nn.tap import Tap, TokenGrids
+from vitrail.nn.tap import Scored, Tap, TokenGrids
 from vitrail.nn.tokens import Grid
 
 Mask = Bool[Tensor, "batch 1 1 keys"]
@@ -460,15 +460,15 @@ class ImageAttentionDecoder(nn.Module):
         images, captions, steps = x.shape[:3]
         layers, memory = state.layers, state.memory
         entered = self.stack.enter(x.flatten(0, 1).transpose(0, 1))  # steps rows gates
-        hidden, glimpses, weights = [], [], []
+        states, glimpses, weights = [layers[-1][0]], [], []
         for gates in entered.unbind():
             layers, glimpse, shares = self._advance(gates, layers, memory)
-            hidden.append(layers[-1][0])
+            states.append(layers[-1][0])
             glimpses.append(glimpse)
             weights.append(shares)
         seen = torch.stack(weights, dim=2)  # batch captions steps patches
-        self._show(seen.flatten(0, 1), memory, captions, grid)
-        change = self.of_state(torch.stack(hidden, dim=1)) + self.of_glimpse(torch.stack(glimpses, dim=1))
+        self._show(seen.flatten(0, 1), states[:-1], memory, grid)
+        change = self.of_state(torch.stack(states[1:], dim=1)) + self.of_glimpse(torch.stack(glimpses, dim=1))
         return Written(x + change.reshape(images, captions, steps, -1), seen)
 
     def step(
@@ -476,7 +476,7 @@ class ImageAttentionDecoder(nn.Module):
     ) -> tuple[Float[Tensor, "rows dim"], RecurrentState[ContextMemory]]:
         """Return the output layer's input for each row's next word, and the new state."""
         layers, glimpse, shares = self._advance(self.stack.enter(x), state.layers, state.memory)
-        self._show(shares.flatten(0, 1)[:, None], state.memory, shares.shape[1], None)
+        self._show(shares.flatten(0, 1)[:, None], [state.layers[-1][0]], state.memory, None)
         vectors = x + self.of_state(layers[-1][0]) + self.of_glimpse(glimpse)
         return vectors, dataclasses.replace(state, layers=layers)
 
@@ -495,11 +495,15 @@ class ImageAttentionDecoder(nn.Module):
         layers = self.stack.advance(gates + self.feed(glimpse), layers)
         return layers, glimpse, shares[:, 0]
 
-    def _show(self, weights: Tensor, memory: ContextMemory, count: int, grid: Grid | None) -> None:
-        """Show attention weights (rows queries keys) to the tap."""
+    def _show(self, weights: Tensor, states: list[Tensor], memory: ContextMemory, grid: Grid | None) -> None:
+        """Show attention weights (rows queries keys) and the states that asked to the tap."""
         if self.attention.tap is None:
             return
         grids = None if grid is None else TokenGrids(queries=None, keys=grid)
-        self.attention.tap.take_weights(weights[:, None], kind="cross", grids=grids)
-        values = memory.values.repeat_interleave(count, dim=0)
+        count = len(weights) // memory.num_sentences
+        keys, values = (each.repeat_interleave(count, dim=0) for each in (memory.keys, memory.values))
+        queries = self.attention.query_projection(torch.stack(states, dim=1))[:, None]
+        assert isinstance(self.attention.score, AdditiveScore), "the weights are taken from its scores"
+        scored = Scored(queries, keys, self.attention.score(queries, keys), None, None)
+        self.attention.tap.take_weights(weights[:, None], kind="cross", grids=grids, scored=scored)
         self.attention.tap.take_result(values, weights[:, None] @ values)
