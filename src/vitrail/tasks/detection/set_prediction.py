@@ -27,7 +27,7 @@ from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.detection.scores import coco_scores
 
-MAX_IMAGES, BATCH = 200, 16  # of the test split
+MAX_IMAGES, BATCH = 100, 16  # of the test split
 MAX_QUERIES, COLUMNS = 20, 5  # Carion et al. 2020, figure 7
 SMALL_SIDE = 0.25  # of the image: boxes of less area than its square are small
 NMS_IOU = 0.5

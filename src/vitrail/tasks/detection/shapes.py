@@ -56,7 +56,8 @@ def _draw_scene(
     random: np.random.Generator,
 ) -> tuple[UInt8[np.ndarray, "height width 3"], Float64[np.ndarray, "boxes 4"], Int64[np.ndarray, " boxes"]]:
     """Draw bright shapes of any colour on dark noise, where there is room for them."""
-    image = random.uniform(0, 100, 3) + NOISE * random.standard_normal((SIDE_PX, SIDE_PX, 3))
+    image = NOISE * random.standard_normal((SIDE_PX, SIDE_PX, 3), dtype=np.float32)
+    image += random.uniform(0, 100, 3).astype(np.float32)
     boxes: list[Float64[np.ndarray, " 4"]] = []
     labels: list[int] = []
     for _ in range(random.integers(1, MOST_SHAPES, endpoint=True)):
@@ -66,8 +67,13 @@ def _draw_scene(
             num_corners = list(CORNERS.values())[label]
             box = _box_around(centre, radius, num_corners, angle)
             if not any(_covers(box, other) for other in boxes):
-                coverage = _coverage(centre, radius, num_corners, angle)[..., None]
-                image = image * (1 - coverage) + random.uniform(120, 255, 3) * coverage
+                low, high = np.floor(centre - radius).astype(int), np.ceil(centre + radius).astype(int)
+                part = image[low[1] : high[1], low[0] : high[0]]
+                x, y = (
+                    np.arange(*ends) + 0.5 - middle for *ends, middle in zip(low, high, centre, strict=True)
+                )
+                coverage = _coverage(x, y, radius, num_corners, angle)[..., None]
+                part += coverage * (random.uniform(120, 255, 3) - part)
                 boxes.append(box)
                 labels.append(label)
                 break
@@ -87,17 +93,23 @@ def _box_around(
 
 
 def _coverage(
-    centre: Float64[np.ndarray, " 2"], radius: float, num_corners: int, angle: float
+    x: Float64[np.ndarray, " width"],
+    y: Float64[np.ndarray, " height"],
+    radius: float,
+    num_corners: int,
+    angle: float,
 ) -> Float64[np.ndarray, "height width"]:
-    """Return how much of each pixel a shape covers, by the distance of the pixel's middle to its edge."""
-    middles = np.arange(SIDE_PX) + 0.5
-    x, y = np.meshgrid(middles - centre[0], middles - centre[1])
+    """Return how much of each pixel a shape covers, by the distance of the pixel's middle to its edge.
+
+    Args:
+        x, y: the middles of columns and rows, from the middle of the shape.
+    """
     if not num_corners:
-        outside = np.hypot(x, y) - radius
+        outside = np.hypot(x, y[:, None]) - radius
     else:
         normals = angle + math.pi * (2 * np.arange(num_corners) + 1) / num_corners
-        along = x[..., None] * np.cos(normals) + y[..., None] * np.sin(normals)
-        outside = along.max(axis=-1) - radius * math.cos(math.pi / num_corners)
+        along = [np.cos(normal) * x + np.sin(normal) * y[:, None] for normal in normals]
+        outside = np.maximum.reduce(along) - radius * math.cos(math.pi / num_corners)
     return np.clip(0.5 - outside, 0, 1)
 
 
