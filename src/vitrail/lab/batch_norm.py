@@ -112,16 +112,23 @@ class BatchNorm(lab.Claim):
                     max(value, 1e-9) for value in lab.column(rows, name, norm=norm)
                 ]  # for the logarithm
                 changes.scatter([x] * len(values), values, color=colour, s=22, label=None if x else norm)
-            pair = (lab.column(rows, name, norm=norm) for name in ("training_loss", "evaluation_loss"))
-            losses.scatter(*pair, color=colour, s=22, label=norm)
+            trained, evaluated = (
+                lab.column(rows, name, norm=norm) for name in ("training_loss", "evaluation_loss")
+            )
+            losses.scatter(trained, evaluated, color=colour, s=22, label=norm)
         ends = [end(losses.get_xlim() + losses.get_ylim()) for end in (min, max)]
         losses.plot(ends, ends, color="grey", linestyle=":", label="equal")
         changes.set_yscale("log")
         changes.set_xticks(range(len(CHANGES)), ["logits by padding", "loss by mode"])
         changes.set_xlim(-0.5, len(CHANGES) - 0.5)
         lab.label(changes, x="", y="relative change", title="what changes a sentence", legend=True)
-        x, y = "loss in training mode, nats", "in evaluation mode, nats"
-        lab.label(losses, x=x, y=y, title="the same sentences in both modes", legend=True)
+        lab.label(
+            losses,
+            x="loss in training mode, nats",
+            y="in evaluation mode, nats",
+            title="the same sentences in both modes",
+            legend=True,
+        )
         return figure
 
     def _measure(self, norm: Norm, seed: int) -> NormRow:

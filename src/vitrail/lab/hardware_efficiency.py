@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -69,7 +69,7 @@ class HardwareEfficiency(lab.Claim):
 
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[SpeedRow]:
         """Time in turns, so that other load on the machine slows all alike."""
-        pairs = {name: self._pair(name) for name in self.models}
+        pairs: dict[str, Any] = {name: self._pair(name) for name in self.models}
         with lab.seeded(seed):
             calls = {
                 (pair, name, passes): self._call(config, passes)

@@ -222,8 +222,8 @@ def _of_past(attention: nn.Module) -> Callable[..., Newest]:
 def _of_norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
     if not isinstance(norm, nn.LayerNorm):
         return norm
-    weights = {"weight": norm.weight, "bias": norm.bias, "eps": norm.eps}
-    return partial(F.layer_norm, normalized_shape=tuple(norm.normalized_shape), **weights)
+    shape, weight, bias, eps = [*norm.normalized_shape], norm.weight, norm.bias, norm.eps
+    return partial(F.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=eps)
 
 
 def _of_mlp(mlp: nn.Module) -> tuple[LinearWeights, Callable[[Tensor], Tensor], LinearWeights]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -126,7 +126,7 @@ def check_divides(image_size: tuple[int, int], patch_size: int) -> tuple[int, in
 
 def draw_grid(axes: Axes, grid: tuple[int, int], patch_size: int) -> None:
     """Draw the edges of all patches."""
-    style = {"color": "white", "linewidth": 0.5, "alpha": 0.7}
+    style: dict[str, Any] = {"color": "white", "linewidth": 0.5, "alpha": 0.7}
     for row in range(1, grid[0]):
         axes.axhline(row * patch_size - 0.5, **style)
     for column in range(1, grid[1]):
@@ -136,7 +136,7 @@ def draw_grid(axes: Axes, grid: tuple[int, int], patch_size: int) -> None:
 def draw_borders(axes: Axes, regions: torch.Tensor, patch_size: int) -> None:
     """Draw the edges between patches of different regions, and around the image."""
     framed = torch.nn.functional.pad(regions, (1, 1, 1, 1), value=-1)
-    style = {"color": BORDER, "linewidth": 2.0}
+    style: dict[str, Any] = {"color": BORDER, "linewidth": 2.0}
     for row, column in (framed[1:, 1:-1] != framed[:-1, 1:-1]).nonzero().tolist():
         edge = [column * patch_size - 0.5, (column + 1) * patch_size - 0.5]
         axes.plot(edge, [row * patch_size - 0.5] * 2, **style)

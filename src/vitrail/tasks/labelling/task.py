@@ -75,12 +75,12 @@ class LabellingTask(Task):
     def choose(
         self, dataset: TextDataset, asked: LabellingExperiment, request: ModelRequest, budget_s: float
     ) -> tuple[Experiment, list[Choice]]:
-        pretrained = load_start(asked.weights, request.name)
+        pretrained = load_start(asked.weights, request.name, task=self.name)
         return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
     def settle(self, experiment: LabellingExperiment, dataset: TextDataset) -> Settled:
         """Learn the subwords, or take those of the weights, and set what depends on them."""
-        pretrained = load_start(experiment.weights, experiment.model.name)
+        pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         files: Mapping[str, bytes]
         if pretrained is None:
             data = experiment.data
@@ -102,7 +102,7 @@ class LabellingTask(Task):
         data, train, model_labels = experiment.data, experiment.train, experiment.model.labels
         check_num_classes(experiment, dataset)
         _check_labels(dataset, model_labels)
-        pretrained = load_start(experiment.weights, experiment.model.name)
+        pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         preprocessing = TextPreprocessing(
             labels=model_labels, lower_case=data.lower_case, max_length=data.max_length
         )
