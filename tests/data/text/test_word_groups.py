@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from making.marian_folder import write_marian_vocabulary
 from making.small_translators import ENGLISH, GERMAN, small_vocabulary
+from vitrail.data.text.marian_subwords import MarianSubwords, SpecialIds
 from vitrail.data.text.subwords import SentencePieceSubwords
 from vitrail.data.text.word_groups import END, words_of_text, words_of_tokens
 
@@ -61,3 +65,16 @@ def test_only_marks_at_the_ends_of_a_word_stand_apart(text: str, words: tuple[st
     found = words_of_text(letters, text, marks_apart=True)
     assert found.words == (*words, END)
     assert [step for steps in found.steps for step in steps] == list(range(len(row) + 1))
+
+
+def test_words_of_a_marian_model_begin_with_its_language_code(tmp_path: Path) -> None:
+    (numbers,) = write_marian_vocabulary(tmp_path / "marian", is_shared=True, codes=(">>fra<<",))
+    specials = SpecialIds(numbers["<pad>"], numbers["<pad>"], numbers["</s>"], numbers["<unk>"])
+    subwords = MarianSubwords((tmp_path / "marian" / "source.spm").read_bytes(), numbers, specials)
+    (row,) = subwords.encode([">>fra<< bakelimonu ratosi."])
+
+    found = words_of_text(subwords, ">>fra<< bakelimonu ratosi.", marks_apart=True)
+
+    assert found.words == (">>fra<<", "bakelimonu", "ratosi", ".", END)
+    assert found == words_of_tokens(subwords, row, marks_apart=True)
+    assert len(found.tokens) > 4
