@@ -329,9 +329,11 @@ def show_trained(trained: TrainedRun) -> None:
 def show_alignments(report: Report) -> None:
     """Print the means over heads of every layer with the best head, and the parts of speech."""
     maps, tags = report.tables["maps"], report.tables["tags"]
-    heads = [row for row in maps if row["head"] is not None]
+    heads = [dict(row) for row in maps if row["head"] is not None]
     heads.sort(key=lambda row: row.get("aer", row["entropy"]))
     shown = [*({**row, "head": "mean"} for row in maps if row["head"] is None), *heads[:1]]
+    for row in shown:
+        row["layer"] = row["layer"].removesuffix(", cross-attention")
     for rows, texts in ((shown, (0, 2)), (tags, (0,))):
         if rows:
             cells = [

@@ -9,6 +9,7 @@ Translation (the rows that read a word, one step after those that write it).
 from __future__ import annotations
 
 from collections import Counter
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -176,15 +177,12 @@ def _words(subwords: Subwords, text: str, name: str, limit: int) -> GroupedWords
 def _read_tags(path: Path, pairs: PairSplit) -> list[list[str]]:
     """Read the tags of each target word."""
     tags = [line.split() for line in read_lines(path)]
-    given, needed = ([len(words) for words in side] for side in (tags, map(str.split, pairs.targets)))
-    if given == needed:
-        return tags
-    fault = f"{len(given)} lines, and there are {len(needed)} pairs"
-    if len(given) == len(needed):
-        row = next(row for row, count in enumerate(given) if count != needed[row])
-        fault = f"{given[row]} tags in line {row + 1}, and its sentence has {needed[row]} words"
-    raise DataError(
-        f"{path} has {fault}",
-        expected="a line for each pair, with one tag for each word of the target sentence",
-        remedy="Tag the sentences of this split as they are, with their spaces",
-    )
+    for row, (given, target) in enumerate(zip_longest(tags, pairs.targets)):
+        if given is None or target is None or len(given) != len(target.split()):
+            words = "no sentence" if target is None else f"a sentence of {len(target.split())} words"
+            raise DataError(
+                f"line {row + 1} of {path} has {len(given or ())} tags for {words}",
+                expected="a line for each pair, with one tag for each word of the target sentence",
+                remedy="Tag the sentences of this split as they are, with their spaces",
+            )
+    return tags
