@@ -232,7 +232,8 @@ def _draw_translators(axes: lab.Axes) -> None:
         )
         axes.scatter(list(flops.values()), [bleu[model] for model in flops], color=colour, label=pair)
         for model, x in flops.items():
-            axes.annotate(model, (x, bleu[model]), (4, 3), textcoords="offset points", fontsize=7)
+            at, side = ((-4, -9), "right") if "GNMT" in model else ((4, 3), "left")  # beside its neighbours
+            axes.annotate(model, (x, bleu[model]), at, textcoords="offset points", ha=side, fontsize=7)
     axes.set_xscale("log")
     lab.label(axes, x="training FLOPs", y="BLEU", title="quoted: newstest2014", legend=True)
 
