@@ -199,6 +199,36 @@ def test_a_typographic_attack_has_both_tables_of_answers(
     assert re.search(r"^class +before +after$", capsys.readouterr().out, re.MULTILINE)
 
 
+def test_a_head_by_hand_is_computed_step_by_step() -> None:
+    x = [[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]]
+    query = [[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]]
+    key = [[0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]]
+    value = [[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]]
+
+    steps = FIGURES["attention"].with_changes(
+        {"x": x, "query": query, "key": key, "value": value, "causal": True}
+    )
+    found = {each.name.split(" ")[0]: each.values for each in steps.draw().matrices}
+
+    q, k, v = (np.array(x) @ np.array(each) for each in (query, key, value))
+    scaled = q @ k.T / np.sqrt(3)
+    weights = np.exp(np.where(np.tril(np.ones((3, 3))) > 0, scaled, -np.inf))
+    weights /= weights.sum(axis=1, keepdims=True)
+    assert q.tolist() == [[1, 0, 2], [2, 2, 2], [2, 1, 3]]
+    expected = {
+        "X": x,
+        "Q": q,
+        "K": k,
+        "V": v,
+        "scores": q @ k.T,
+        "scaled": scaled,
+        "softmax": weights,
+        "Z": weights @ v,
+    }
+    for name, values in expected.items():
+        assert np.allclose(found[name], values, atol=1e-5), name
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -208,7 +238,7 @@ def test_a_typographic_attack_has_both_tables_of_answers(
         (["causal_mask", "--text", "   "], "no word"),
         (["causal_mask", "--text", "a", "--text", "b"], "at most 1 item"),
         (["causal_mask", "photo.jpg"], "takes no image file"),
-        (["sinusoidal", "--text", "a dog"], "takes no --text. Expected one of "),
+        (["sinusoidal", "--text", "a dog"], "takes no --text. Expected one of attention, causal_mask"),
         (["sinusoidal", "--word", "ipod"], "takes no --word. Expected one of typographic"),
         (["sinusoidal", "--set", "dim=5"], "multiple of 2"),
         (["sinusoidal", "--set", "dims=6"], "Did you mean 'dim'"),
@@ -218,6 +248,9 @@ def test_a_typographic_attack_has_both_tables_of_answers(
         (["windows", "--set", "patch_size=448"], "divides height and width"),
         (["typographic", "photo.jpg"], "without a CLIP"),
         (["typographic", "--set", "template=a photo"], "placeholders"),
+        (["attention", "--set", "x=[[1,2],[3]]"], "equally long"),
+        (["attention", "--set", "query=[[1,2]]"], "4 rows"),
+        (["attention", "--set", "head=1"], "there is no head 1"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_before_a_file_is_written(

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Output, Share, Texts, app
-from vitrail.cli.show import on_two_lines, show_errors, show_images_done, show_lines, show_table, show_wrapped
+from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Output, Share, Texts, app, parse_numbers
+from vitrail.cli.show import (
+    on_two_lines,
+    show_errors,
+    show_images_done,
+    show_json,
+    show_lines,
+    show_matrices,
+    show_table,
+    show_wrapped,
+)
 from vitrail.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vitrail.models.checkpoint import LoadedModel
+    from vitrail.tasks.contract import Task
+    from vitrail.tasks.explaining import ExplainOptions
 
 
 @app.command(help_epilogue="Example: vitrail explain runs/photos cat.jpg -o cat.html")
@@ -28,6 +42,10 @@ def explain(
     method: str | None = None,
     class_: Annotated[str | None, Parameter(name="--class")] = None,
     threshold: Share | None = None,
+    steps: Flag = False,
+    part: str | None = None,
+    tokens: str | None = None,
+    json: Flag = False,
     data: str | None = None,
     images: Count | None = None,
     seed: int | None = None,
@@ -50,6 +68,10 @@ def explain(
             (gradients times attention), gradient_input, occlusion or integrated_gradients.
         class_: Class for the class-specific methods. Default: the most probable one.
         threshold: Detectors only: confidence threshold. Default: the one tuned on the run's validation set.
+        steps: Show X, Q, K, V, scores, mask, softmax and Z of one head, as numbers and as a picture.
+        part: With --steps: attention of a model with several, such as source, target or cross.
+        tokens: With --steps: queries shown, such as 0,3,5, counted from 0; a class token is the first.
+        json: With --steps: print all numbers as JSON.
         data: Without a file: data to measure heads on. Default: the run's own.
         images: Without a file: number of images or sentences sampled. Default: 128.
         seed: Without a file: seed of that sample. Default: 0.
@@ -67,8 +89,11 @@ def explain(
         "threshold": threshold,
     }
     given = {name: value for name, value in given.items() if value not in (None, ())}
+    of_steps = {"part": part, "tokens": tokens, "json": json or None}
+    if not steps:
+        _refuse([name for name, value in of_steps.items() if value is not None], "--steps")
     if not text and not files:
-        _refuse(given, "a file")
+        _refuse([*given, *["steps"] * steps], "a file")
         return _explain_learned(run, data=data, images=images, seed=seed, output=output)
     sampling = {"data": data, "images": images, "seed": seed}
     _refuse([name for name, value in sampling.items() if value is not None], "neither files nor --text")
@@ -90,12 +115,16 @@ def explain(
             expected="sentences as --text" if task.explains_texts else "image files",
             remedy="Give a sentence as in --text 'A dog runs.'" if task.explains_texts else "Name the images",
         )
-    unfit = [name for name in given if name not in task.explain_options]
+    able = task.explain_options | ({"layer", "head"} if steps else set())
+    unfit = [name for name in given if name not in able]
     if unfit:
-        able = [name for name, other in TASKS.items() if other.explain_options.issuperset(unfit)]
-        _refuse(unfit, f"a model for {' or '.join(able)}" if able else "models of different tasks")
-    options = ExplainOptions(output or Path("explain.html"), **given)
-    done = task.explain(loaded, text if task.explains_texts else files or (), options)
+        others = [name for name, other in TASKS.items() if other.explain_options.issuperset(unfit)]
+        _refuse(unfit, f"a model for {' or '.join(others)}" if others else "models of different tasks")
+    inputs = text if task.explains_texts else files or ()
+    options = ExplainOptions(output or Path("steps.png" if steps else "explain.html"), **given)
+    if steps:
+        return _explain_steps(task, loaded, inputs, options, part=part, tokens=tokens, as_json=json)
+    done = task.explain(loaded, inputs, options)
     show_lines(str(path) for path in done.files)
     show_errors(done.errors)
     for each in done.explained:
@@ -104,6 +133,37 @@ def explain(
             listed = ", ".join(words)
             sys.stderr.write(f"vitrail: warning: {subject} not in the model's vocabulary: {listed}\n")
     return EXIT_SOME_FAILED if done.errors else 0
+
+
+def _explain_steps(
+    task: Task,
+    loaded: LoadedModel,
+    inputs: Sequence[str],
+    options: ExplainOptions,
+    *,
+    part: str | None,
+    tokens: str | None,
+    as_json: bool,
+) -> int:
+    """Write the steps of one head as a picture, and print them."""
+    from vitrail.studies.stepping import explain_steps
+
+    if len(inputs) != 1:
+        raise ConfigError(
+            f"{len(inputs)} inputs were given with --steps",
+            expected="one image or one sentence",
+            remedy="Leave out the others",
+        )
+    indices = None if tokens is None else parse_numbers("--tokens", tokens)
+    found = explain_steps(task, loaded, inputs[0], options, part=part, tokens=indices)
+    if as_json:
+        matrices = [each.as_tree() for each in found.matrices]
+        show_json({"title": found.title, "file": str(options.output), "matrices": matrices})
+        return 0
+    show_lines([found.title, ""])
+    show_matrices(found.matrices)
+    show_lines([str(options.output)])
+    return 0
 
 
 def _refuse(names: Collection[str], needs: str) -> None:

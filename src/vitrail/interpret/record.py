@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from vitrail.nn.attention import attention_weights
 from vitrail.nn.tap import Scored, TokenGrids
 from vitrail.nn.tokens import Bias, Mask
 
+_KEEP_QKV: ContextVar[bool] = ContextVar("keep_qkv", default=False)
 _EAGER = SharedSwitch(lambda: torch.compiler.set_stance("force_eager"))  # of all threads
 
 
@@ -139,10 +141,20 @@ def record_attention(
     chosen = _choose(tapped_layers(model), layers)
     maps: list[AttentionMap] = []
     rows = None if queries is None else list(queries)
-    recorder = _StepsRecorder if keep_qkv else _Recorder
+    recorder = _StepsRecorder if keep_qkv or _KEEP_QKV.get() else _Recorder
     recorders = {name: recorder(maps, name, rows, keep) for name in chosen}
     with tapped(chosen, recorders.__getitem__), _inputs_shown(chosen, recorders), uncompiled():
         yield maps
+
+
+@contextmanager
+def keeping_qkv() -> Iterator[None]:
+    """Record every map with its ``steps`` inside the ``with`` block, whoever records."""
+    former = _KEEP_QKV.set(True)
+    try:
+        yield
+    finally:
+        _KEEP_QKV.reset(former)
 
 
 @contextmanager
