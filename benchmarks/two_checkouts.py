@@ -141,8 +141,10 @@ def decode(*words: str) -> Callable[[], object]:
         from vitrail.decode import beam_search
 
     beam, batch = int(words[-3]), int(words[-1])
-    name = "gru_additive" if words[0] == "recurrent" else "transformer_tiny"
-    model = make(name, source_vocabulary_size=8000, target_vocabulary_size=8000)
+    # Luong's decoder in either checkout: gru_additive became Bahdanau's.
+    name = "rnn_additive" if words[0] == "recurrent" else "transformer_tiny"
+    changes = {"cell": "gru"} if words[0] == "recurrent" else {}
+    model = make(name, **changes, source_vocabulary_size=8000, target_vocabulary_size=8000)
     source = torch.randint(4, 8000, (batch, NUM_TOKENS), generator=torch.Generator().manual_seed(0))
     lengths = torch.full((batch,), NUM_TOKENS)
     ids = {"begin_id": model.config.begin_id, "end_id": model.config.end_id, "pad_id": model.config.pad_id}

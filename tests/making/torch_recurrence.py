@@ -7,8 +7,8 @@ from torch import nn
 
 from vitrail.nn.recurrent import RecurrentWeights
 
-TORCH_CELLS = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}
-TORCH_LAYERS = {"lstm": nn.LSTM, "gru": nn.GRU}
+TORCH_CELLS = {"lstm": nn.LSTMCell, "gru": nn.GRUCell, "tanh": nn.RNNCell}
+TORCH_LAYERS = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN}
 
 
 def copy_weights(ours: RecurrentWeights, theirs: nn.Module, suffix: str = "") -> None:

@@ -8,12 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from making.torch_recurrence import randomise
-from vitrail.models import build
+from vitrail.core.errors import ConfigError
+from vitrail.models import build, build_from_settings, config_from_settings
 from vitrail.models.cost import count_parameters
 from vitrail.models.recurrent import VARIANTS, RecurrentConfig
+from vitrail.nn.recurrent_decoder import AttentionDecoder, InputFeedingDecoder
 
 SCORES = ["additive", "general", "dot", "scaled_dot"]
-KINDS = [("none", False), *itertools.product(SCORES, [False, True])]
+KINDS = [("none", False), *itertools.product(SCORES, [False, True, "context"])]
 SMALL = RecurrentConfig(
     source_vocabulary_size=17,
     target_vocabulary_size=13,
@@ -26,7 +28,7 @@ SMALL = RecurrentConfig(
 LENGTHS = torch.tensor([4, 7, 2])
 
 
-def build_small(kind: tuple[str, bool] = ("general", True), **changes: object) -> nn.Module:
+def build_small(kind: tuple[str, bool | str] = ("general", True), **changes: object) -> nn.Module:
     attention, input_feeding = kind
     settings = {"attention": attention, "input_feeding": input_feeding, **changes}
     return randomise(SMALL.with_changes(settings).build())
@@ -38,7 +40,7 @@ def make_sentences() -> tuple[Tensor, Tensor, Tensor]:
     return source, LENGTHS, torch.cat((torch.ones(3, 1, dtype=torch.long), torch.randint(2, 13, (3, 4))), 1)
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "tanh"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_reach_every_parameter_in_float32_and_under_autocast(kind, cell):
     model, sentences = build_small(kind, cell=cell, tie="output").train(), make_sentences()
@@ -59,9 +61,32 @@ def test_variants_suit_small_data(name):
     config = VARIANTS[name]
     assert (config.source_vocabulary_size, config.target_vocabulary_size) == (8000, 8000)
     assert count_parameters(config.build) <= 5_000_000
-    assert config.cell == ("gru" if name.startswith("gru") else "lstm")
-    _, _, attention = name.partition("_")
-    assert (config.attention, config.input_feeding) == (attention or "none", bool(attention))
+    assert config.cell == ("tanh" if name == "rnn_tanh" else "gru" if name.startswith("gru") else "lstm")
+    assert config.bidirectional
+
+
+def test_gru_additive_is_bahdanau_s_and_runs_from_before_are_still_luong_s():
+    fed = {name: (config.attention, config.input_feeding) for name, config in VARIANTS.items()}
+    assert fed["gru_additive"] == ("additive", "context")
+    assert fed["gru_luong"] == fed["rnn_additive"] == ("additive", True)
+    # Every setting was stored with such a run, and there was no model.bidirectional.
+    stored = VARIANTS["gru_luong"].model_dump(mode="json", exclude={"bidirectional"})
+    for feeding in (True, False):
+        settings = {**stored, "name": "gru_additive", "input_feeding": feeding}
+        assert config_from_settings(settings).input_feeding is feeding
+        decoder = build_from_settings(settings).decoder
+        assert type(decoder) is (InputFeedingDecoder if feeding else AttentionDecoder)
+
+
+@pytest.mark.parametrize("feeding", [True, "context"])
+def test_feeding_needs_attention(feeding):
+    with pytest.raises(ConfigError, match="feeds what attention made"):
+        SMALL.with_changes({"attention": "none", "input_feeding": feeding})
+
+
+def test_an_unknown_feeding_is_refused():
+    with pytest.raises(ConfigError, match="input_feeding"):
+        SMALL.with_changes({"input_feeding": "before"})
 
 
 def test_attention_costs_no_parameters_but_its_score():
@@ -86,10 +111,11 @@ def test_tied_matrices_are_stored_once(tie):
     assert list(model.state_dict()) == [name for name, _ in model.named_parameters()]
 
 
-def test_attention_learns_to_reverse_short_sentences_within_seconds():
+@pytest.mark.parametrize("name", ["rnn_general", "gru_additive"])
+def test_attention_learns_to_reverse_short_sentences_within_seconds(name):
     torch.manual_seed(0)
     model = build(
-        "rnn_general",
+        name,
         source_vocabulary_size=12,
         target_vocabulary_size=12,
         embedding_dim=24,

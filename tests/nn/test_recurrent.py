@@ -6,18 +6,23 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from making.torch_recurrence import TORCH_CELLS, TORCH_LAYERS, copy_weights, randomise
-from vitrail.nn.recurrent import CELLS, BidirectionalEncoder
+from vitrail.nn.recurrent import CELLS, BidirectionalEncoder, ForwardEncoder
+
+ENCODERS = [BidirectionalEncoder, ForwardEncoder]
 
 DIM, HIDDEN = 5, 6
 LENGTHS = torch.tensor([4, 7, 1])
 
 
-def torch_encoder(encoder: BidirectionalEncoder, name: str) -> nn.Module:
+def torch_encoder(encoder: nn.Module, name: str) -> nn.Module:
     """Return torch's own module with the same weights."""
-    theirs = TORCH_LAYERS[name](DIM, HIDDEN // 2, len(encoder.layers), bidirectional=True, batch_first=True)
+    is_both, depth = isinstance(encoder, BidirectionalEncoder), len(encoder.layers)
+    hidden_dim = HIDDEN // 2 if is_both else HIDDEN
+    theirs = TORCH_LAYERS[name](DIM, hidden_dim, depth, bidirectional=is_both, batch_first=True)
     for index, layer in enumerate(encoder.layers):
-        copy_weights(layer.ahead.weights, theirs, f"_l{index}")
-        copy_weights(layer.back.weights, theirs, f"_l{index}_reverse")
+        copy_weights((layer.ahead if is_both else layer).weights, theirs, f"_l{index}")
+        if is_both:
+            copy_weights(layer.back.weights, theirs, f"_l{index}_reverse")
     return theirs
 
 
@@ -54,10 +59,11 @@ def test_the_forget_gate_of_an_lstm_begins_open():
     torch.testing.assert_close(blocks @ blocks.mT, torch.eye(HIDDEN).expand(4, -1, -1))
 
 
+@pytest.mark.parametrize("kind", ENCODERS)
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("name", CELLS)
-def test_padded_sentences_are_encoded_as_packed_ones(name, depth):
-    encoder = randomise(BidirectionalEncoder(DIM, HIDDEN, depth=depth, cell=name))
+def test_padded_sentences_are_encoded_as_packed_ones(name, depth, kind):
+    encoder = randomise(kind(DIM, HIDDEN, depth=depth, cell=name))
     x = torch.randn(3, 7, DIM)
     packed = pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)
     outputs, last = torch_encoder(encoder, name)(packed)
@@ -68,12 +74,24 @@ def test_padded_sentences_are_encoded_as_packed_ones(name, depth):
 
     is_there = torch.arange(7) < LENGTHS[:, None]
     torch.testing.assert_close(states[is_there], expected[is_there], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(summary, torch.cat((last[-2], last[-1]), dim=-1), rtol=1e-5, atol=1e-6)
+    finals = torch.cat((last[-2], last[-1]), dim=-1) if kind is BidirectionalEncoder else last[-1]
+    torch.testing.assert_close(summary, finals, rtol=1e-5, atol=1e-6)
 
 
+def test_a_forward_encoder_knows_no_later_tokens():
+    encoder, x = randomise(ForwardEncoder(DIM, HIDDEN, depth=2, cell="tanh")), torch.randn(3, 7, DIM)
+    changed = x.clone()
+    changed[:, 4:] += 1.0
+    lengths = torch.full((3,), 7)
+    before, after = encoder(x, lengths).states, encoder(changed, lengths).states
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert (before[:, 4:] != after[:, 4:]).any(dim=-1).all()
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
 @pytest.mark.parametrize("name", CELLS)
-def test_no_gradient_flows_into_the_padding(name):
-    encoder, x = randomise(BidirectionalEncoder(DIM, HIDDEN, depth=2, cell=name)), torch.randn(3, 7, DIM)
+def test_no_gradient_flows_into_the_padding(name, kind):
+    encoder, x = randomise(kind(DIM, HIDDEN, depth=2, cell=name)), torch.randn(3, 7, DIM)
     x.requires_grad_()
     is_there = torch.arange(7) < LENGTHS[:, None]
 
@@ -92,9 +110,10 @@ def test_dropout_is_of_training_only():
 
 
 @pytest.mark.compiled
+@pytest.mark.parametrize("kind", ENCODERS)
 @pytest.mark.parametrize("name", CELLS)
-def test_an_exported_encoder_takes_any_number_of_sentences(name):
-    encoder, batch = randomise(BidirectionalEncoder(DIM, HIDDEN, cell=name)), torch.export.Dim("batch")
+def test_an_exported_encoder_takes_any_number_of_sentences(name, kind):
+    encoder, batch = randomise(kind(DIM, HIDDEN, cell=name)), torch.export.Dim("batch")
     shapes = {"x": {0: batch}, "lengths": {0: batch}}
     exported = torch.export.export(encoder, (torch.randn(3, 7, DIM), LENGTHS), dynamic_shapes=shapes).module()
     for lengths in ([2], [7, 1, 4, 3, 5]):

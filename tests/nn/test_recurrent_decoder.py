@@ -15,6 +15,7 @@ from vitrail.nn.recurrent_decoder import (
     AttentionDecoder,
     AttentionReadout,
     ContextAttention,
+    ContextFeedingDecoder,
     ImageAttentionDecoder,
     InputFeedingDecoder,
     RecurrentStack,
@@ -72,7 +73,7 @@ def test_steps_one_by_one_equal_all_at_once_and_do_not_see_padding(name):
 DIM, HIDDEN, STEPS, TOKENS = 3, 6, 5, 7
 LENGTHS = torch.tensor([4, 7])
 SCORES = ["additive", "general", "dot", "scaled_dot"]
-KINDS = ["one vector", *SCORES, *(f"{score}, fed" for score in SCORES)]
+KINDS = ["one vector", *SCORES, *(f"{score}, {fed}" for score in SCORES for fed in ("fed", "context"))]
 
 
 def build_decoder(kind: str, cell: str, *, depth: int = 2) -> nn.Module:
@@ -83,8 +84,15 @@ def build_decoder(kind: str, cell: str, *, depth: int = 2) -> nn.Module:
     if not has_attention:
         return randomise(SummaryDecoder(stack, SummaryReadout(HIDDEN)))
     score, _, fed = kind.partition(", ")
-    readout = AttentionReadout(ContextAttention(HIDDEN, HIDDEN, score=score), HIDDEN)
+    attention = ContextAttention(HIDDEN, HIDDEN, score=score)
+    if fed == "context":
+        return randomise(ContextFeedingDecoder(stack, attention, dim=DIM, hidden_dim=HIDDEN))
+    readout = AttentionReadout(attention, HIDDEN)
     return randomise((InputFeedingDecoder if fed else AttentionDecoder)(stack, readout))
+
+
+def attention_of(decoder: nn.Module) -> ContextAttention:
+    return decoder.attention if isinstance(decoder, ContextFeedingDecoder) else decoder.readout.attention
 
 
 def make_encoding() -> Encoding:
@@ -96,7 +104,7 @@ def torch_cells(decoder: nn.Module, name: str) -> list[partial]:
     cells = []
     for index, ours in enumerate(decoder.stack.cells):
         weight = ours.weights.input_weight
-        if index == 0 and isinstance(decoder, InputFeedingDecoder):
+        if index == 0 and isinstance(decoder, InputFeedingDecoder | ContextFeedingDecoder):
             weight = torch.cat((weight, decoder.feed.weight), dim=1)
         weights = {
             "weight_ih": weight,
@@ -110,7 +118,7 @@ def torch_cells(decoder: nn.Module, name: str) -> list[partial]:
 
 def average(decoder: nn.Module, hidden: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
     """Attend from one state to those of one sentence, without its padding."""
-    attention = decoder.readout.attention
+    attention = attention_of(decoder)
     if attention.score.__class__.__name__ == "AdditiveScore":
         inner = attention.query_projection.weight @ hidden + states @ attention.key_projection.weight.T
         scores = inner.tanh() @ attention.score.weight[0]
@@ -122,7 +130,9 @@ def average(decoder: nn.Module, hidden: torch.Tensor, states: torch.Tensor) -> t
 
 def write_by_the_papers(decoder, name, x, encoding):
     """Return the attentional vectors of one sentence after another, step after step, by torch's cells."""
-    cells, stack, readout = torch_cells(decoder, name), decoder.stack, decoder.readout
+    cells, stack = torch_cells(decoder, name), decoder.stack
+    is_bahdanau = isinstance(decoder, ContextFeedingDecoder)
+    readout = decoder if is_bahdanau else decoder.readout
     sentences = []
     for b, length in enumerate(LENGTHS):
         states, summary = encoding.states[b, :length], encoding.summary[b]
@@ -135,9 +145,17 @@ def write_by_the_papers(decoder, name, x, encoding):
                 below = torch.cat((token, summary))
             elif isinstance(decoder, InputFeedingDecoder):
                 below = torch.cat((token, vector))
+            elif is_bahdanau:  # asks with the top layer's state before this step
+                context = average(decoder, layers[-1][0] if name == "lstm" else layers[-1], states)
+                below = torch.cat((token, context))
             for index, cell in enumerate(cells):
                 layers[index] = cell((below, layers[index]))
                 below = layers[index][0] if name == "lstm" else layers[index]
+            if is_bahdanau:  # section A.2.2: t_j is the greater of two neighbours in t~
+                sums = readout.of_token.weight @ token + readout.of_context.weight @ context
+                sums = sums + readout.of_state.weight @ below
+                vectors.append(torch.stack([torch.maximum(*pair) for pair in sums.split(2)]))
+                continue
             has_attention = not isinstance(decoder, SummaryDecoder)
             context = average(decoder, below, states) if has_attention else summary
             vector = (readout.of_context.weight @ context + readout.of_state.weight @ below).tanh()
@@ -197,12 +215,30 @@ def test_alignments_are_recorded_as_one_map_that_hides_the_padding(kind):
     with torch.no_grad():
         assert torch.equal(vectors, decoder(x, state))
     (alignment,) = maps
-    assert (alignment.layer, alignment.kind) == ("readout.attention", "cross")
+    layer = "attention" if kind.endswith("context") else "readout.attention"
+    assert (alignment.layer, alignment.kind) == (layer, "cross")
     assert alignment.weights.shape == (2, 1, STEPS, TOKENS)
     torch.testing.assert_close(alignment.weights.sum(-1), torch.ones(2, 1, STEPS))
     assert (alignment.weights[0, ..., 4:] == 0).all()
     assert (alignment.weights[1] > 0).all()
     torch.testing.assert_close(rows[0].weights, alignment.weights[:, :, [1, -1]])
+
+
+@pytest.mark.parametrize(("kind", "is_later"), [("additive, context", True), ("additive, fed", False)])
+def test_bahdanau_asks_before_the_newest_token_is_read_and_luong_after(kind, is_later):
+    decoder, encoding, x = build_decoder(kind, "gru"), make_encoding(), torch.randn(2, STEPS, DIM)
+    state, changed = decoder.start(encoding, padding_mask(LENGTHS, TOKENS)), x.clone()
+    changed[:, 2] += 1.0
+
+    def align(tokens):
+        with torch.no_grad(), record_attention(decoder) as maps:
+            decoder(tokens, state)
+        return maps[0].weights[:, 0]
+
+    before, after = align(x), align(changed)
+    assert torch.equal(before[:, :2], after[:, :2])
+    assert torch.equal(before[:, 2], after[:, 2]) == is_later
+    assert (before[:, 3:] != after[:, 3:]).any(dim=-1).all()
 
 
 def test_recorded_weights_are_those_that_average_the_context():

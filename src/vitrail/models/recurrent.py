@@ -1,4 +1,4 @@
-"""Recurrent translation: a bidirectional encoder, and a decoder with one context vector or with attention.
+"""Recurrent translation: an encoder, and a decoder with one context vector or with attention.
 
 Papers: Sutskever et al. 2014 and Cho et al. 2014 (one vector for the whole sentence); Bahdanau et al. 2015
 and Luong et al. 2015 (attention).
@@ -18,11 +18,12 @@ from vitrail.models.contract import DecoderState, ModelConfig, TranslationModelC
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import padding_mask
-from vitrail.nn.recurrent import BidirectionalEncoder, CellName
+from vitrail.nn.recurrent import BidirectionalEncoder, CellName, ForwardEncoder
 from vitrail.nn.recurrent_decoder import (
     AttentionDecoder,
     AttentionReadout,
     ContextAttention,
+    ContextFeedingDecoder,
     InputFeedingDecoder,
     RecurrentStack,
     RecurrentState,
@@ -35,7 +36,7 @@ from vitrail.nn.scores import ScoreName
 class RecurrentConfig(TranslationModelConfig):
     """Settings of a recurrent encoder-decoder; the defaults are those of Luong et al. 2015, section 4.1.
 
-    Departs from the papers: the encoder is bidirectional with half the width each, all layers have the same
+    Departs from the papers: both directions of the encoder have half the width each, all layers have the same
     type; the initial state of every decoder layer is projected from the encoder's summary.
     """
 
@@ -44,20 +45,24 @@ class RecurrentConfig(TranslationModelConfig):
     position_policy: ClassVar[str] = "none; the cells read the tokens in order, at any length"
 
     cell: CellName = "lstm"
-    """Recurrent cell of encoder and decoder."""
+    """Recurrent cell of encoder and decoder: ``lstm``, ``gru``, or ``tanh`` without gates (Elman 1990)."""
+    bidirectional: bool = True
+    """Whether the encoder reads both ways (Bahdanau et al. 2015), or from the first token to the last."""
     embedding_dim: int = Field(default=1000, ge=1)
     """Width of a token embedding."""
     hidden_dim: int = Field(default=1000, ge=2, multiple_of=2)
     """Width of the decoder's states, and of both encoder directions together."""
     encoder_depth: int = Field(default=4, ge=1)
-    """Bidirectional layers of the encoder."""
+    """Layers of the encoder."""
     decoder_depth: int = Field(default=4, ge=1)
     """Layers of the decoder."""
     attention: Literal["none"] | ScoreName = "dot"
     """Score of the attention to the encoder's states; without attention every step reads the encoder's last
     states (Cho et al. 2014)."""
-    input_feeding: bool = True
-    """Input feeding: whether each step also reads the previous attentional vector."""
+    input_feeding: bool | Literal["context"] = True
+    """What each step reads beside the token: nothing (false); the previous attentional vector (true; Luong et
+    al. 2015, section 3.3); or the context that the previous state attends to (``context``; Bahdanau et al.
+    2015, section 3.1)."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
     """Dropout probability of token embeddings, between layers and of the attentional vector; recurrent
     connections have none."""
@@ -94,7 +99,8 @@ class RecurrentTranslator(nn.Module):
         self.source_embedding = (
             None if config.tie == "all" else nn.Embedding(config.source_vocabulary_size, width)
         )
-        self.encoder = BidirectionalEncoder(
+        encoder = BidirectionalEncoder if config.bidirectional else ForwardEncoder
+        self.encoder = encoder(
             width, hidden_dim, depth=config.encoder_depth, cell=config.cell, dropout=config.dropout
         )
         self.target_embedding = nn.Embedding(config.target_vocabulary_size, width)
@@ -160,12 +166,18 @@ VARIANTS: dict[str, ModelConfig] = {
     "rnn_general": _LSTM.with_changes({"attention": "general"}),  # Luong et al. 2015, equation 8
     "rnn_dot": _LSTM.with_changes({"attention": "dot"}),  # Luong et al. 2015, equation 8
     "rnn_scaled_dot": _LSTM.with_changes({"attention": "scaled_dot"}),  # Vaswani et al. 2017, equation 1
+    "rnn_tanh": _LSTM.with_changes({"cell": "tanh", **_ONE_VECTOR}),  # Elman 1990, as encoder and decoder
     "gru": _GRU.with_changes(_ONE_VECTOR),  # Cho et al. 2014, section 2.2
-    "gru_additive": _GRU.with_changes({"attention": "additive"}),  # Bahdanau et al. 2015, section 3
+    # Bahdanau et al. 2015, section 3
+    "gru_additive": _GRU.with_changes({"attention": "additive", "input_feeding": "context"}),
+    # The same score in the decoder of Luong et al. 2015, section 3
+    "gru_luong": _GRU.with_changes({"attention": "additive"}),
 }
 
 
-def _build_decoder(config: RecurrentConfig) -> SummaryDecoder | AttentionDecoder | InputFeedingDecoder:
+def _build_decoder(
+    config: RecurrentConfig,
+) -> SummaryDecoder | AttentionDecoder | InputFeedingDecoder | ContextFeedingDecoder:
     dim = config.hidden_dim
     stack = RecurrentStack(
         config.embedding_dim + (dim if config.attention == "none" else 0),
@@ -176,7 +188,10 @@ def _build_decoder(config: RecurrentConfig) -> SummaryDecoder | AttentionDecoder
     )
     if config.attention == "none":
         return SummaryDecoder(stack, SummaryReadout(dim))
-    readout = AttentionReadout(ContextAttention(dim, dim, score=config.attention), dim)
+    attention = ContextAttention(dim, dim, score=config.attention)
+    if config.input_feeding == "context":
+        return ContextFeedingDecoder(stack, attention, dim=config.embedding_dim, hidden_dim=dim)
+    readout = AttentionReadout(attention, dim)
     return (InputFeedingDecoder if config.input_feeding else AttentionDecoder)(stack, readout)
 
 

@@ -1,9 +1,9 @@
-"""Recurrent layers of sequence models: cells, and a bidirectional encoder."""
+"""Recurrent layers of sequence models: cells, and encoders in one direction and in both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.tokens import Tokens
 
-CellName = Literal["lstm", "gru"]
+CellName = Literal["lstm", "gru", "tanh"]
 
 CellState = tuple[Float[Tensor, "rows hidden"], ...]
 """State of a cell between two steps: its hidden state, and an LSTM's cell state after it."""
@@ -104,21 +104,8 @@ class GRU(nn.Module):
     def read(
         self, x: Float[Tensor, "steps batch dim"], state: CellState | None = None
     ) -> Float[Tensor, "steps batch hidden"]:
-        """Return the hidden states after each step, by torch's own loop; ``state`` None is zero."""
-        (start,) = self.weights.start(x, self.num_states) if state is None else state
-        weights = self.weights.ordered()
-        outputs, _ = torch.gru(
-            x.to(weights[0].dtype),
-            start[None].to(weights[0].dtype),
-            weights,
-            has_biases=True,
-            num_layers=1,
-            dropout=0.0,
-            train=self.training,
-            bidirectional=False,
-            batch_first=False,
-        )
-        return outputs
+        """Return the hidden states after each step; ``state`` None is zero."""
+        return _run_loop(torch.gru, self.weights, x, state, training=self.training)
 
     def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch gates"]:
         """Return the input's part of the gates, for any number of steps at once."""
@@ -134,9 +121,40 @@ class GRU(nn.Module):
         return (torch.addcmul(n, z, hidden - n),)
 
 
-Cell = LSTM | GRU
+class TanhCell(nn.Module):
+    """The plain recurrent layer ``h' = tanh(W x + U h)``, over whole sequences or step by step.
 
-CELLS: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
+    Paper: Elman 1990, with tanh for the logistic function.
+    """
+
+    linear = staticmethod(F.linear)
+
+    num_gates, num_states = 1, 1
+
+    def __init__(self, dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.weights = RecurrentWeights(self.num_gates, dim, hidden_dim).draw()
+
+    def read(
+        self, x: Float[Tensor, "steps batch dim"], state: CellState | None = None
+    ) -> Float[Tensor, "steps batch hidden"]:
+        """Return the hidden states after each step; ``state`` None is zero."""
+        return _run_loop(torch.rnn_tanh, self.weights, x, state, training=self.training)
+
+    def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch hidden"]:
+        """Return the input's part of the sum, for any number of steps at once."""
+        weights = self.weights
+        return self.linear(x, weights.input_weight, weights.input_bias + weights.hidden_bias)
+
+    def advance(self, gates: Float[Tensor, "rows hidden"], state: CellState) -> CellState:
+        """Take one step; ``gates`` is the result of ``enter``."""
+        (hidden,) = state
+        return (torch.addmm(gates, hidden, self.weights.hidden_weight.T).tanh(),)
+
+
+Cell = LSTM | GRU | TanhCell
+
+CELLS: dict[str, type[LSTM] | type[GRU] | type[TanhCell]] = {"lstm": LSTM, "gru": GRU, "tanh": TanhCell}
 
 
 class RecurrentWeights(nn.Module):
@@ -170,9 +188,36 @@ class Encoding(NamedTuple):
     """An encoder's output."""
 
     states: Float[Tensor, "batch tokens hidden"]
-    """Concatenated states of both directions after each token; meaningless in the padding."""
+    """State after each token, of both directions concatenated; meaningless in the padding."""
     summary: Float[Tensor, "batch hidden"]
-    """Final state of both directions: one at the sentence's last token, the other at its first."""
+    """Final state: at the sentence's last token, and of the backward direction at its first."""
+
+
+class ForwardEncoder(nn.Module):
+    """An RNN that reads from the first token to the last; its last state is the summary.
+
+    Args:
+        dropout: of states between layers.
+
+    Paper: Cho et al. 2014, section 2.2; dropout: Zaremba et al. 2014, section 3.
+    """
+
+    def __init__(
+        self, dim: int, hidden_dim: int, *, depth: int = 1, cell: CellName = "lstm", dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            CELLS[cell](width, hidden_dim) for width in [dim, *[hidden_dim] * (depth - 1)]
+        )
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tokens, lengths: Int[Tensor, " batch"]) -> Encoding:
+        """As ``BidirectionalEncoder``."""
+        states = x.transpose(0, 1)  # tokens b d
+        layer: Any
+        for layer in self.layers:
+            states = self.dropout(layer.read(states))
+        return Encoding(states.transpose(0, 1), _take_steps(states, (lengths - 1)[None])[0])
 
 
 class BidirectionalEncoder(nn.Module):
@@ -256,3 +301,28 @@ def reversal(lengths: Int[Tensor, " batch"], num_tokens: int) -> Int[Tensor, "ba
 def _take_steps(x: Tensor, positions: Tensor) -> Float[Tensor, "positions batch dim"]:
     """Gather steps of each sequence; exported, it takes any batch."""
     return x.gather(0, positions[..., None].expand(-1, -1, x.shape[-1]))
+
+
+def _run_loop(
+    kernel: Callable[..., tuple[Tensor, Tensor]],
+    weights: RecurrentWeights,
+    x: Float[Tensor, "steps batch dim"],
+    state: CellState | None,
+    *,
+    training: bool,
+) -> Float[Tensor, "steps batch hidden"]:
+    """Return the hidden states after each step, by torch's own loop for a cell of one state."""
+    (start,) = weights.start(x, 1) if state is None else state
+    ordered = weights.ordered()
+    outputs, _ = kernel(
+        x.to(ordered[0].dtype),
+        start[None].to(ordered[0].dtype),
+        ordered,
+        has_biases=True,
+        num_layers=1,
+        dropout=0.0,
+        train=training,
+        bidirectional=False,
+        batch_first=False,
+    )
+    return outputs

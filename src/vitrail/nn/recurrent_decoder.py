@@ -1,4 +1,4 @@
-"""Recurrent decoders: with one context vector, attention, input feeding, and attention to an image."""
+"""Recurrent decoders: with one context vector, attention after or before the step, and to an image."""
 
 from __future__ import annotations
 
@@ -401,6 +401,75 @@ class InputFeedingDecoder(nn.Module):
 def _by_sentence(layers: tuple[CellState, ...], memory: Memory) -> Float[Tensor, "batch queries hidden"]:
     """Return the top layer's hidden states, with a sentence's hypotheses as its queries."""
     return layers[-1][0].unflatten(0, (memory.num_sentences, -1))
+
+
+class ContextFeedingDecoder(nn.Module):
+    """Attend with the previous state, then read the context beside the last token.
+
+    ``c = sum_j softmax(a(s, h_j)) h_j`` and ``s' = f(s, y, c)``; the output layer reads the greater of each
+    pair of ``U s' + V y + C c``.
+
+    Args:
+        dim: width of token embeddings.
+
+    Paper: Bahdanau et al. 2015, section 3.1 and A.2.2.
+    Departs from the paper: the output reads the new state, as in equation 4, where A.2.2 has the previous.
+    """
+
+    def __init__(
+        self, stack: RecurrentStack, attention: ContextAttention, *, dim: int, hidden_dim: int
+    ) -> None:
+        super().__init__()
+        self.stack, self.attention = stack, attention
+        self.feed = Linear(hidden_dim, stack.num_gates * hidden_dim, bias=False)
+        self.of_state = Linear(hidden_dim, 2 * hidden_dim, bias=False)
+        self.of_token = Linear(dim, 2 * hidden_dim, bias=False)
+        self.of_context = Linear(hidden_dim, 2 * hidden_dim, bias=False)
+        draw_by_block(self.feed.weight, stack.num_gates)
+        for layer in (self.of_state, self.of_token, self.of_context):
+            nn.init.xavier_uniform_(layer.weight)
+
+    def start(self, encoding: Encoding, may_attend: Mask) -> RecurrentState[AttentionMemory]:
+        memory = AttentionMemory(self.attention.remember(encoding.states), may_attend)
+        return RecurrentState(self.stack.begin(encoding.summary), None, memory)
+
+    def forward(self, x: Inputs, state: RecurrentState[AttentionMemory]) -> Outputs:
+        layers, states, contexts = state.layers, [state.layers[-1][0]], []
+        for gates in self.stack.enter(x.transpose(0, 1)).unbind():
+            layers, context = self._advance(gates, layers, state.memory, is_recorded=False)
+            states.append(layers[-1][0])
+            contexts.append(context)
+        if self.attention.tap is not None:
+            # One map of all steps, as from a decoder that computes them at once.
+            self._look(torch.stack(states[:-1], dim=1), state.memory)
+        return self._read_out(x, torch.stack(states[1:], dim=1), torch.stack(contexts, dim=1))
+
+    def step(
+        self, x: Float[Tensor, "rows dim"], state: RecurrentState[AttentionMemory]
+    ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[AttentionMemory]]:
+        layers, context = self._advance(self.stack.enter(x), state.layers, state.memory)
+        return self._read_out(x, layers[-1][0], context), dataclasses.replace(state, layers=layers)
+
+    def _advance(
+        self,
+        gates: Tensor,
+        layers: tuple[CellState, ...],
+        memory: AttentionMemory,
+        *,
+        is_recorded: bool = True,
+    ) -> tuple[tuple[CellState, ...], Tensor]:
+        """Take one step; return the states, and the context that they were computed from."""
+        asking = _by_sentence(layers, memory)
+        context = self._look(asking, memory, is_recorded=is_recorded).flatten(0, 1)
+        return self.stack.advance(torch.addmm(gates, context, self.feed.weight.T), layers), context
+
+    def _look(self, queries: Outputs, memory: AttentionMemory, *, is_recorded: bool = True) -> Outputs:
+        return self.attention(queries, memory.context, may_attend=memory.may_attend, is_recorded=is_recorded)
+
+    def _read_out(self, x: Tensor, hidden: Tensor, context: Tensor) -> Float[Tensor, "*batch hidden"]:
+        """Return the maxout of state, token and context."""
+        sums = self.of_state(hidden) + self.of_token(x) + self.of_context(context)
+        return sums.unflatten(-1, (-1, 2)).amax(dim=-1)
 
 
 class Written(NamedTuple):

@@ -115,8 +115,8 @@ def test_subwords_alone_can_be_asked_for(translator: Translator) -> None:
     assert explained.maps[0].title == "translation to sentence"
 
 
-@pytest.mark.parametrize("input_feeding", [True, False])
-def test_a_recurrent_model_has_one_alignment(input_feeding: bool) -> None:
+@pytest.mark.parametrize("input_feeding", [True, False, "context"])
+def test_a_recurrent_model_has_one_alignment(input_feeding: bool | str) -> None:
     loaded = small_translator("gru_additive", input_feeding=input_feeding)
     translator = Translator(loaded)
 
