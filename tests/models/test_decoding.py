@@ -101,7 +101,14 @@ def all_finished(
 
 
 def plain_beam_search(
-    model: TableModel, sentence: int, *, max_length: int, beam_size: int, length_penalty: float, num_best: int
+    model: TableModel,
+    sentence: int,
+    *,
+    max_length: int,
+    beam_size: int,
+    length_penalty: float,
+    num_best: int,
+    form: str = "power",
 ) -> list[tuple[tuple[int, ...], bool]]:
     """The same search in plain Python, which never stops before the longest length."""
     live: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
@@ -117,7 +124,8 @@ def plain_beam_search(
         )
         for total, tokens in ranked[:beam_size]:
             if tokens[-1] == END:
-                finished.append((total / length**length_penalty, tokens[:-1]))
+                base = (5 + length) / (5 + 1) if form == "gnmt" else length  # Wu et al. 2016, equation 14
+                finished.append((total / base**length_penalty, tokens[:-1]))
         live = [entry for entry in ranked if entry[1][-1] != END][:beam_size]
     finished.sort(reverse=True)
     best = [(tokens, True) for _, tokens in finished] + [(tokens, False) for _, tokens in live]
@@ -147,14 +155,18 @@ def test_a_wide_beam_finds_the_best_of_all_sentences(length_penalty: float) -> N
         assert scores == pytest.approx([score for score, _ in best], abs=1e-5)
 
 
+@pytest.mark.parametrize("form", ["power", "gnmt"])
 @pytest.mark.parametrize("length_penalty", PENALTIES)
 @pytest.mark.parametrize(("beam_size", "num_best"), [(2, 1), (3, 3), (5, 2)])
-def test_stopping_early_changes_nothing(beam_size: int, num_best: int, length_penalty: float) -> None:
+def test_stopping_early_changes_nothing(
+    beam_size: int, num_best: int, length_penalty: float, form: str
+) -> None:
     num_sentences = 11
     model = TableModel(num_sentences, seed=beam_size)
     max_lengths = torch.arange(num_sentences) % 5 + 3
 
-    found = search(model, max_lengths, beam_size=beam_size, length_penalty=length_penalty, num_best=num_best)
+    settings = {"length_penalty": length_penalty, "num_best": num_best}
+    found = search(model, max_lengths, beam_size=beam_size, penalty_form=form, **settings)
 
     expected = [
         plain_beam_search(
@@ -162,12 +174,24 @@ def test_stopping_early_changes_nothing(beam_size: int, num_best: int, length_pe
             sentence,
             max_length=int(max_lengths[sentence]),
             beam_size=beam_size,
-            length_penalty=length_penalty,
-            num_best=num_best,
+            form=form,
+            **settings,
         )
         for sentence in range(num_sentences)
     ]
     assert [outcome(hypotheses) for hypotheses in found] == expected
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_gnmt_divides_by_its_own_penalty(beam_size: int) -> None:
+    model, limits = TableModel(7, seed=6), torch.arange(7) + 1
+    settings = {"beam_size": beam_size, "num_best": beam_size, "length_penalty": 0.6}
+
+    for hypotheses in search(model, limits, penalty_form="gnmt", **settings):
+        for hypothesis in hypotheses:
+            length = len(hypothesis.tokens) + hypothesis.is_finished
+            penalty = ((5 + length) / 6) ** 0.6
+            assert hypothesis.score == pytest.approx(hypothesis.log_probability / penalty)
 
 
 def test_a_sentence_stops_once_no_live_hypothesis_can_win() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -132,6 +132,7 @@ def translate(
     *,
     beam: Count | None = None,
     length_penalty: float | None = None,
+    penalty_form: Literal["power", "gnmt"] | None = None,
     num_best: Count = 1,
     max_length: Count | None = None,
     batch_tokens: Count = 2048,
@@ -145,7 +146,8 @@ def translate(
         run: A run directory, a checkpoint folder of a translator, or its export for CTranslate2.
         file: UTF-8 text, one sentence per line, or its .gz; - or nothing reads standard input.
         beam: Beam size; 1 is greedy and fastest. Default: as in the run's evaluation.
-        length_penalty: Length exponent; 0 prefers short translations, 2 long ones. Default: as for beam.
+        length_penalty: Length exponent a; 0 prefers short translations, 2 long ones. Default: as for beam.
+        penalty_form: Length penalty: power, length^a, or gnmt, ((5 + length) / 6)^a. Default: as for beam.
         num_best: Number of translations per line, numbered.
         max_length: Most subwords of a translation. Default: twice the source's plus ten.
         batch_tokens: Subwords per batch.
@@ -174,6 +176,7 @@ def translate(
             usual.length_penalty if length_penalty is None else length_penalty,
             num_best,
             max_length,
+            penalty_form or usual.penalty_form,
         ),
         batch_tokens=batch_tokens,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,9 +23,24 @@ class Hypothesis(NamedTuple):
     log_probability: float
     """Sum over the tokens and the end token, if any; natural logarithm, at most 0."""
     score: float
-    """``log_probability / length ** length_penalty``; the length counts the end token."""
+    """``log_probability / penalty_of(length)``; the length counts the end token."""
     is_finished: bool
     """Whether it ended with the end token, not at its maximum length."""
+
+
+PenaltyForm = Literal["power", "gnmt"]
+Length = TypeVar("Length", float, Tensor)
+
+
+def penalty_of(length: Length, exponent: float, form: PenaltyForm = "power") -> Length:
+    """Return the length penalty, which log-probabilities are divided by: ``length ** exponent``, or GNMT's.
+
+    Paper: Wu et al. 2016, equation 14, for ``gnmt``.
+
+    >>> penalty_of(7, 2.0), penalty_of(7, 2.0, "gnmt")
+    (49.0, 4.0)
+    """
+    return ((5 + length) / 6 if form == "gnmt" else length) ** exponent
 
 
 KEPT_SHARE = 0.875  # finished sentences leave the batch once no more than this share is unfinished
@@ -151,6 +166,7 @@ def greedy(
     end_id: int,
     max_lengths: Int[Tensor, " sentences"],
     length_penalty: float = 1.0,
+    penalty_form: PenaltyForm = "power",
     pad_id: int | None = None,
 ) -> list[Hypothesis]:
     """Decode greedily; return one hypothesis per sentence.
@@ -160,7 +176,7 @@ def greedy(
         state: before the first step, one row per sentence.
         begin_id: first input token; it is never written.
         max_lengths: per sentence, end token included, at least 1; on the model's device.
-        length_penalty: exponent of the length that divides the log-probability in the score.
+        length_penalty, penalty_form: of the score, as for ``penalty_of``.
         pad_id: another token that is never written.
     """
     assert state.num_rows == len(max_lengths), "one row for each sentence"
@@ -189,7 +205,7 @@ def greedy(
     for row, limit, total in rows:
         is_finished = end_id in row[:limit]
         text = row[: row.index(end_id)] if is_finished else row[:limit]
-        score = total / (len(text) + is_finished) ** length_penalty
+        score = total / penalty_of(len(text) + is_finished, length_penalty, penalty_form)
         found.append(Hypothesis(tuple(text), total, score, is_finished))
     return found
 
@@ -218,6 +234,7 @@ def beam_search(
     max_lengths: Int[Tensor, " sentences"],
     beam_size: int,
     length_penalty: float = 1.0,
+    penalty_form: PenaltyForm = "power",
     num_best: int = 1,
     patience: float = math.inf,
     pad_id: int | None = None,
@@ -234,7 +251,7 @@ def beam_search(
 
     Args:
         model, state, begin_id, end_id, max_lengths, pad_id: as for ``greedy``.
-        length_penalty: exponent of the length that divides log-probabilities; 0 prefers short hypotheses.
+        length_penalty, penalty_form: as for ``penalty_of``; an exponent of 0 prefers short hypotheses.
         num_best: hypotheses returned per sentence, best first; at most ``beam_size``.
         patience: a sentence also stops when ``patience * beam_size`` of its hypotheses, and no fewer than
             ``num_best``, have finished; 1 is the rule of most toolkits, infinity the exact rule alone.
@@ -255,6 +272,7 @@ def beam_search(
             end_id=end_id,
             max_lengths=max_lengths,
             length_penalty=length_penalty,
+            penalty_form=penalty_form,
             pad_id=pad_id,
         )
         return [[hypothesis] for hypothesis in found]
@@ -263,7 +281,7 @@ def beam_search(
         len(max_lengths),
         num_best=num_best,
         enough=max(patience * beam_size, num_best),
-        length_penalty=length_penalty,
+        penalty=(length_penalty, penalty_form),
         device=max_lengths.device,
     )
     excluded = excluded_tokens(begin_id, pad_id, end_id, max_lengths.device)
@@ -291,10 +309,16 @@ class _Finished:
     """The best finished hypotheses of every sentence so far."""
 
     def __init__(
-        self, num_sentences: int, *, num_best: int, enough: float, length_penalty: float, device: torch.device
+        self,
+        num_sentences: int,
+        *,
+        num_best: int,
+        enough: float,
+        penalty: tuple[float, PenaltyForm],
+        device: torch.device,
     ) -> None:
         self.hypotheses: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
-        self.num_best, self.enough, self.length_penalty = num_best, enough, length_penalty
+        self.num_best, self.enough, self.penalty = num_best, enough, penalty
         self.counts = torch.zeros(num_sentences, dtype=torch.long, device=device)
         # The score to beat: that of the worst hypothesis kept, once there are as many as wanted.
         self.worst = torch.full((num_sentences,), -math.inf, device=device)
@@ -307,7 +331,7 @@ class _Finished:
             return
         totals = ranked.totals[:, : has_ended.shape[1]]
         self.counts[beam.sentences] += (has_ended & (totals > -math.inf)).sum(dim=1)
-        scores = totals / length**self.length_penalty
+        scores = totals / penalty_of(length, *self.penalty)
         is_taken = has_ended & (scores > self.worst[beam.sentences][:, None])
         rows, columns = is_taken.nonzero().unbind(dim=1)
         sentences = beam.sentences[rows].tolist()
@@ -329,13 +353,13 @@ class _Finished:
             lives = zip(beam.tokens[row, :, 1:].tolist(), beam.totals[row].tolist(), strict=True)
             for text, total in lives:
                 if len(best) < self.num_best and total != -math.inf:
-                    score = total / length**self.length_penalty
+                    score = total / penalty_of(length, *self.penalty)
                     best.append(Hypothesis(tuple(text), total, score, is_finished=False))
 
     def are_settled(self, beam: _Beam, length: int) -> Bool[Tensor, " sentences"]:
         """Tell which sentences no live hypothesis can improve, or have enough finished ones."""
-        lengths = beam.limits if self.length_penalty > 0 else torch.full_like(beam.limits, length + 1)
-        attainable = beam.totals[:, 0] / lengths.float() ** self.length_penalty
+        lengths = beam.limits if self.penalty[0] > 0 else torch.full_like(beam.limits, length + 1)
+        attainable = beam.totals[:, 0] / penalty_of(lengths.float(), *self.penalty)
         is_enough = self.counts[beam.sentences] >= self.enough
         return (attainable <= self.worst[beam.sentences]) | is_enough
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import missing_package
-from vitrail.models.decoding import Hypothesis
+from vitrail.models.decoding import Hypothesis, PenaltyForm
 
 NUM_RESAMPLES = 1000  # Koehn 2004, Statistical Significance Tests for Machine Translation, section 3
 MAX_RESAMPLED = 10_000  # texts; sacrebleu holds all resamples in memory, 0.7 GB for so many
@@ -88,17 +88,21 @@ class WrittenTexts:
             self._rows.setdefault(index, tuple(row))
 
 
-def sign_search(beam_size: int, length_penalty: float, longest: str) -> str:
+def sign_search(beam_size: int, length_penalty: float, penalty_form: PenaltyForm, longest: str) -> str:
     """Describe the search for a score's signature.
 
     Args:
         beam_size: 1 for greedy search, on which the length penalty has no effect.
+        penalty_form: of the length penalty; ``power`` is not named.
         longest: the length limit of a text.
 
-    >>> sign_search(5, 0.7, "at most 30 tokens")
+    >>> sign_search(5, 0.7, "power", "at most 30 tokens")
     'beam 5, length penalty 0.7, at most 30 tokens'
+    >>> sign_search(4, 0.6, "gnmt", "at most 30 tokens")
+    'beam 4, GNMT length penalty 0.6, at most 30 tokens'
     """
-    searched = "greedy" if beam_size == 1 else f"beam {beam_size}, length penalty {length_penalty:g}"
+    penalty = "length penalty" if penalty_form == "power" else "GNMT length penalty"
+    searched = "greedy" if beam_size == 1 else f"beam {beam_size}, {penalty} {length_penalty:g}"
     return f"{searched}, {longest}"
 
 

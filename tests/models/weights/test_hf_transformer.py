@@ -23,6 +23,7 @@ from vitrail.models.weights.conversion import convert
 from vitrail.models.weights.published import convert_to_folder, load_published
 from vitrail.models.weights.table import to_theirs
 from vitrail.tasks.translation.predictor import Translator
+from vitrail.tasks.translation.search import Search
 
 TOLERANCE = 1e-4  # of logits of a scale of one to three, in float32; measured: 1.5e-5
 LONGEST = 40  # tokens of a translation, its end counted
@@ -144,6 +145,21 @@ def test_a_converted_folder_translates_text_as_transformers_does(example, tmp_pa
     assert [each.text for each, is_whole in zip(found, is_finished, strict=True) if is_whole] == [
         text for text, is_whole in zip(expected, is_finished, strict=True) if is_whole
     ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [({}, Search()), ({"num_beams": 6, "length_penalty": 0.8}, Search(6, 0.8))],
+)
+def test_a_folder_decodes_as_its_configuration_says_and_says_so(tmp_path, asked, expected):
+    write_marian_folder(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **asked}))
+    list(convert_to_folder(f"hf:{tmp_path / 'theirs'}", tmp_path / "ours"))
+
+    assert Translator(tmp_path / "ours").search == expected
+    task = json.loads((tmp_path / "ours" / "model.json").read_text())["about"]["task"]
+    assert task["penalty_form"] == "power"
 
 
 def test_a_file_with_every_name_gives_the_same_model(shared, tmp_path):

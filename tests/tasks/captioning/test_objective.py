@@ -160,6 +160,9 @@ def test_scores_of_captions_follow_the_length_penalty(beam_size: int) -> None:
     ((best,),) = find_captions(model, -torch.ones(1, 6, 3), WORDS, settings, beam_size=beam_size)
     assert best.tokens == (4, 5, 7)
     assert best.score == pytest.approx(best.log_probability / 4**0.5)  # with the end
+    settings = CaptionSettings(length_penalty=0.5, penalty_form="gnmt")
+    ((best,),) = find_captions(model, -torch.ones(1, 6, 3), WORDS, settings, beam_size=beam_size)
+    assert best.score == pytest.approx(best.log_probability / (9 / 6) ** 0.5)
 
 
 def test_what_processes_collected_is_joined() -> None:

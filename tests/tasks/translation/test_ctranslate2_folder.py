@@ -57,6 +57,12 @@ def test_every_line_has_its_own_longest_length(exported):
     assert len({len(text) for text in found[0]}) > 1
 
 
+def test_it_has_no_length_penalty_of_gnmt(exported):
+    translator = Translator(exported[1])
+    with pytest.raises(ConfigError, match=r"no length penalty of the form gnmt.*--penalty-form power"):
+        list(translator.translate(ENGLISH, penalty_form="gnmt"))
+
+
 def test_it_cannot_be_explained(exported):
     _, folder = exported
     with pytest.raises(ConfigError, match="Name the run that it was made from"):

@@ -228,3 +228,16 @@ def test_translations_are_looked_for_as_the_run_was_scored() -> None:
     assert by_default == asked
     assert next(translator.translate(ENGLISH[:1], max_length=7, length_penalty=2.0)).score != asked.score
     assert Translator(small_translator()).search == Search()
+
+
+def test_the_form_of_the_length_penalty_is_the_run_s_or_asked_for() -> None:
+    task = {"name": "translation", "beam_size": 2, "length_penalty": 0.6, "penalty_form": "gnmt"}
+    scored, plain = (Translator(small_translator()._replace(about={"task": each})) for each in (task, {}))
+
+    (by_default,) = scored.translate(ENGLISH[:1], max_length=7)
+    (asked,) = plain.translate(
+        ENGLISH[:1], max_length=7, beam_size=2, length_penalty=0.6, penalty_form="gnmt"
+    )
+    (other,) = scored.translate(ENGLISH[:1], max_length=7, penalty_form="power")
+    assert by_default == asked
+    assert other.score != asked.score

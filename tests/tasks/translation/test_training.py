@@ -46,7 +46,7 @@ def test_a_run_leaves_a_translator_with_its_vocabulary_and_a_report(finished: Tr
     assert loaded.files["subwords.model"] == (finished.folder / "files" / "subwords.model").read_bytes()
 
 
-@pytest.mark.parametrize("model", ["rnn", "rnn_additive"])
+@pytest.mark.parametrize("model", ["rnn", "rnn_tanh", "rnn_additive", "gru_additive"])
 def test_recurrent_models_go_the_same_way(corpus: Path, tmp_path: Path, model: str) -> None:
     changes = {"model.embedding_dim": 8, "model.hidden_dim": 12, "train.steps": 2}
     kept = {name: value for name, value in RUN.changes.items() if not name.startswith("model.")}
@@ -79,6 +79,22 @@ def test_lines_are_translated_from_a_file(
     assert len(written.decode().split("\n")) == 5
     assert b"line 3: error" in told
     assert written.split(b"\n")[1:3] == [b"", b""]
+
+
+def test_the_form_of_the_length_penalty_is_asked_for_on_the_command_line(
+    finished: TrainedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "letter.en"
+    source.write_text("a dog runs\n")
+    command = ["translate", str(finished.folder), str(source), "--scores", "--length-penalty", "0.6"]
+
+    scores = []
+    for form in ("power", "gnmt"):
+        assert main([*command, "--penalty-form", form]) == 0
+        scores.append(float(capsys.readouterr().out.split("\t")[0]))
+    assert scores[0] != scores[1]
+    assert main([*command, "--penalty-form", "google"]) == 2
+    assert "gnmt" in capsys.readouterr().err
 
 
 def test_data_is_checked_from_the_command_line(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,6 +67,7 @@ def load_marian(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
     converted = convert_to(state, source="hf", config=config)
     described = hub_settings(repository, "tokenizer_config.json")
     vocabulary = _read_vocabulary(repository, described, config)
+    generation = hub_settings(repository, "generation_config.json", "config.json")
     languages = tuple(described.get(f"{side}_lang") or side for side in SIDES)
     return assemble(
         VARIANT,
@@ -74,7 +75,7 @@ def load_marian(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
         converted,
         PairPreprocessing(languages=languages),
         [],
-        about={"origin": f"hf:{repository}"},
+        about={"origin": f"hf:{repository}", "task": to_search(generation)},
         files=vocabulary.to_files(),
     )
 
@@ -120,6 +121,13 @@ def to_config(settings: Mapping[str, Any], *, origin: str) -> TransformerConfig:
             faults.append(error.given)
     expected = "a post-norm Transformer with sinusoidal positions, equally wide in encoder and decoder"
     raise unlike_ours(origin, "Marian model", "; ".join(faults), expected)
+
+
+def to_search(generation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how such a model decodes, as a translation's settings; transformers divides by length^a."""
+    names = {"num_beams": "beam_size", "length_penalty": "length_penalty"}
+    given = {ours: generation[theirs] for theirs, ours in names.items() if generation.get(theirs) is not None}
+    return {"length_penalty": 1.0, **given, "penalty_form": "power"}
 
 
 def complete(state: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:

@@ -185,7 +185,9 @@ class CaptionEvaluator:
         """Return decoding settings, tokenisation and metrics."""
         longest = f"at most {self.settings.max_length} tokens"
         return {
-            "search": sign_search(self.beam_size, self.settings.length_penalty, longest),
+            "search": sign_search(
+                self.beam_size, self.settings.length_penalty, self.settings.penalty_form, longest
+            ),
             "scoring": sign_scoring(tables["scores"]["signature"]),
         }
 
@@ -206,7 +208,7 @@ def find_captions(
 
     Args:
         images: normalised images or encoder features, on the model's device.
-        settings: length penalty and maximum length.
+        settings: length penalty, its form, and maximum length.
         beam_size: 1 decodes greedily.
 
     Raises:
@@ -221,6 +223,7 @@ def find_captions(
         max_lengths=torch.full((len(images),), settings.max_length, device=images.device),
         beam_size=beam_size,
         length_penalty=settings.length_penalty,
+        penalty_form=settings.penalty_form,
         num_best=num_best,
         patience=USUAL_PATIENCE,
     )

@@ -41,7 +41,7 @@ class Caption:
     source: str
     """Path of the file, or ``image N`` for the Nth image without one."""
     texts: tuple[tuple[str, float], ...]
-    """Captions with scores, best first: log-probability / length ** length_penalty; empty on an error."""
+    """Captions with scores, best first: log-probability / length penalty; empty on an error."""
     is_finished: bool = True
     """Whether the best caption ended before the maximum length."""
     error: str | None = None

@@ -9,6 +9,7 @@ from pydantic import Field
 from vitrail.core.config import ImageSize
 from vitrail.data.settings import AugmentSettings, DataSettings
 from vitrail.models.contract import CaptionModelConfig
+from vitrail.models.decoding import PenaltyForm
 from vitrail.train.settings import Experiment, ModelSettings, TaskSettings
 
 
@@ -49,7 +50,9 @@ class CaptionSettings(TaskSettings):
     beam_size: int = Field(3, ge=1)
     """Beam size on the test split; validations decode greedily."""
     length_penalty: float = 0.7
-    """Exponent of the length that a hypothesis' log-probability is divided by; 0 prefers short ones."""
+    """Exponent of the length penalty, as in translation; 0 prefers short captions."""
+    penalty_form: PenaltyForm = "power"
+    """Form of the length penalty, as in translation."""
     max_length: int = Field(30, ge=1)
     """Maximum tokens of a generated caption, including its end."""
 

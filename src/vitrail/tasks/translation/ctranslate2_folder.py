@@ -70,6 +70,13 @@ class CTranslate2Decoder:
             ) from error
 
     def decode(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
+        """As ``TorchDecoder.decode``; ``ConfigError`` for GNMT's length penalty."""
+        if search.penalty_form != "power":
+            raise ConfigError(
+                f"CTranslate2 has no length penalty of the form {search.penalty_form}",
+                expected="the form power",
+                remedy="Add --penalty-form power, or translate with the run that was exported",
+            )
         limits = search.limits([len(row) + 1 for row in rows])
         found = self.engine.translate_batch(
             self.to_pieces(rows),

@@ -87,6 +87,7 @@ def translate_file(
             lines,
             beam_size=search.beam_size,
             length_penalty=search.length_penalty,
+            penalty_form=search.penalty_form,
             num_best=search.num_best,
             max_length=search.max_length,
             batch_tokens=batch_tokens,

@@ -164,6 +164,6 @@ class TranslationEvaluator:
         longest = f"at most {MAX_LENGTH_RATIO:g} x source + {MAX_LENGTH_EXTRA} tokens"
         scores = {name: tables["scores"][name] for name in SIGNED}
         return {
-            "search": sign_search(search.beam_size, search.length_penalty, longest),
+            "search": sign_search(search.beam_size, search.length_penalty, search.penalty_form, longest),
             **{name: sign_scoring(score["signature"]) for name, score in scores.items() if score},
         }

@@ -15,7 +15,7 @@ from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.engines.loading import is_ctranslate2, load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import TranslationModelConfig
-from vitrail.models.decoding import Hypothesis
+from vitrail.models.decoding import Hypothesis, PenaltyForm
 from vitrail.tasks.predicting import Answered, answer_in_order, check_task, device_or_default
 from vitrail.tasks.translation.ctranslate2_folder import CTranslate2Decoder, read_exported
 from vitrail.tasks.translation.search import Search, TorchDecoder, max_positions
@@ -35,7 +35,7 @@ class Alternative(NamedTuple):
 
     text: str
     score: float
-    """Log-probability / length ** length_penalty."""
+    """Log-probability / length penalty."""
 
 
 class Translation(NamedTuple):
@@ -44,7 +44,7 @@ class Translation(NamedTuple):
     text: str
     """The best translation; empty for an empty line and on an error."""
     score: float = 0.0
-    """Log-probability / length ** length_penalty; 0 for an empty text."""
+    """Log-probability / length penalty; 0 for an empty text."""
     alternatives: tuple[Alternative, ...] = ()
     """The next best translations, if requested."""
     error: str | None = None
@@ -132,6 +132,7 @@ class Translator:
         *,
         beam_size: int | None = None,
         length_penalty: float | None = None,
+        penalty_form: PenaltyForm | None = None,
         num_best: int = 1,
         batch_tokens: int = BATCH_TOKENS,
         max_length: int | None = None,
@@ -145,7 +146,7 @@ class Translator:
         Args:
             lines: sentences, or read errors, as ``read_lines`` yields.
             beam_size: as in ``Search``; by default as the run was scored.
-            length_penalty: likewise.
+            length_penalty, penalty_form: likewise.
             batch_tokens: maximum subwords of a batch, including padding.
             read_ahead: lines to buffer for batching; 1 translates each line before reading the next.
                 ``ArrivingLines`` buffers only lines that have arrived.
@@ -159,6 +160,7 @@ class Translator:
             self.search.length_penalty if length_penalty is None else length_penalty,
             num_best,
             max_length,
+            penalty_form or self.search.penalty_form,
         )
         search.check(batch_tokens, read_ahead)
         return answer_in_order(

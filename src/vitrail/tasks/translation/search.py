@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.core.errors import ConfigError
 from vitrail.data.text.rows import join_rows
 from vitrail.models.contract import TranslationModel, TranslationModelConfig
-from vitrail.models.decoding import USUAL_PATIENCE, Candidate, Hypothesis, beam_search
+from vitrail.models.decoding import USUAL_PATIENCE, Candidate, Hypothesis, PenaltyForm, beam_search
 from vitrail.tasks.predicting import check_positive
 
 MAX_LENGTH_RATIO, MAX_LENGTH_EXTRA = 2.0, 10  # output limit relative to the source, as in the task
@@ -25,11 +25,13 @@ class Search(NamedTuple):
     beam_size: int = 5
     """Beam size; 1 decodes greedily."""
     length_penalty: float = 1.0
-    """Exponent of the length that a log-probability is divided by; 0 prefers short translations."""
+    """Exponent of the length penalty; 0 prefers short translations."""
     num_best: int = 1
     """Translations to return, at most ``beam_size``."""
     max_length: int | None = None
     """Maximum subwords of a translation; None allows twice the source length plus ten."""
+    penalty_form: PenaltyForm = "power"
+    """Form of the length penalty, as for ``penalty_of``."""
 
     def limits(self, source_lengths: Sequence[int]) -> list[int]:
         """Return the maximum length of each translation; all lengths include the end."""
@@ -61,6 +63,7 @@ class Search(NamedTuple):
             max_lengths=max_lengths.clamp(max=max_positions(config)),
             beam_size=self.beam_size,
             length_penalty=self.length_penalty,
+            penalty_form=self.penalty_form,
             num_best=self.num_best,
             patience=USUAL_PATIENCE,
             on_step=on_step,

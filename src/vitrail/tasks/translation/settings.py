@@ -8,6 +8,7 @@ from pydantic import Field
 
 from vitrail.data.settings import DataSettings
 from vitrail.models.contract import TranslationModelConfig
+from vitrail.models.decoding import PenaltyForm
 from vitrail.tasks.translation.search import Search
 from vitrail.train.settings import Experiment, ModelSettings, TaskSettings
 
@@ -47,12 +48,16 @@ class TranslationSettings(TaskSettings):
     beam_size: int = Field(5, ge=1)
     """Beam size on the test split; validations decode greedily."""
     length_penalty: float = 1.0
-    """Exponent of the length that a hypothesis' log-probability is divided by; 0 prefers short ones."""
+    """Exponent a of the length penalty, which a hypothesis' log-probability is divided by; 0 prefers short
+    ones."""
+    penalty_form: PenaltyForm = "power"
+    """Length penalty: ``power`` is length^a, ``gnmt`` is ((5 + length) / 6)^a (Wu et al. 2016, equation
+    14)."""
 
     @property
     def search(self) -> Search:
         """How a run is scored, and the default of its translator."""
-        return Search(self.beam_size, self.length_penalty)
+        return Search(self.beam_size, self.length_penalty, penalty_form=self.penalty_form)
 
 
 class TranslationExperiment(Experiment):
