@@ -23,13 +23,17 @@ from vitrail.lab.convolution_by_attention import (
     WrittenRow,
 )
 from vitrail.lab.data_hunger import MODELS, HungerRow
+from vitrail.lab.gradient_paths import CELLS as RECURRENT_CELLS
+from vitrail.lab.gradient_paths import GradientRow as PathRow
 from vitrail.lab.harness import Progress, Row, Verdict, decide, fit_exponent, measure
 from vitrail.lab.length_cost import LAYERS as LENGTH_LAYERS
 from vitrail.lab.length_cost import ForwardRow, LengthRow, MemoryRow, StepRow
+from vitrail.lab.naive_connection import ConnectedRow
 from vitrail.lab.permutation import Permutation
 from vitrail.lab.pre_norm import GradientRow, PreNorm, TrainedRow
 from vitrail.lab.receptive_field import ReceptiveField
 from vitrail.lab.score_scaling import ScoreScaling
+from vitrail.lab.soft_lookup import LookupRow
 from vitrail.lab.split_heads import LAYERS as HEADS
 from vitrail.lab.split_heads import HeadsRow
 from vitrail.lab.token_functions import LAYERS as TOKEN_LAYERS
@@ -47,14 +51,17 @@ TINY = {
     "num_tested=7",
     "double_if": "alphas=[1,5] num_symbols=5 length=4 longer=6 most=2 num_steps=2 batch_size=5 num_tested=11",
     "hardware_efficiency": 'models=["resnet18"] image_size=32 batch_size=2 rounds=1',
+    "gradient_paths": "distances=[1,3,7] num_sequences=3 embedding_dim=5 hidden_dim=6",
     "length_cost": "width=8 lengths=[8,16,32] fit_from=16 batches=[3] batch_length=16 tokens_per_timing=32 "
     "repeats=1",
     "model_sizes": 'parts=["parameters"]',
+    "naive_connection": "hidden_dim=6 embedding_dim=5 max_length=4 num_steps=2 batch_size=3 num_tested=5",
     "permutation": "dim=12 num_tokens=7",
     "pre_norm": "width=8 gradient_depths=[1,2] depths=[1] learning_rates=[0.001] num_steps=2 batch_size=3",
     "receptive_field": "size=16 window=4 depths=[1,2] deep=7 dim=4",
     "score_scaling": "dims=[4,64] num_queries=7 num_keys=5",
     "split_heads": "num_symbols=7 num_heads=2 length=3 num_steps=2 num_tested=5",
+    "soft_lookup": "scales=[1,8] dim=5 num_queries=7",
     "typographic": "num_tested=9 num_calibration=7 size=32 width=8 num_scenes=20 num_steps=1 batch_size=8",
 }
 
@@ -92,11 +99,14 @@ def test_a_claim_is_complete_measured_judged_and_drawn(name: str) -> None:
         "batch_norm",
         "bottleneck",
         "convolution_by_attention",
+        "gradient_paths",
+        "naive_connection",
         "permutation",
         "pre_norm",
         "receptive_field",
         "score_scaling",
         "split_heads",
+        "soft_lookup",
     ],
 )
 def test_the_same_seed_measures_the_same(name: str) -> None:
@@ -291,6 +301,44 @@ def make_functions(*, last: float, attention: float, convolution: float) -> list
     return rows
 
 
+def make_paths(*, lost: float, kept: float) -> list[PathRow]:
+    """Return gradients of which so much is left at the end: without attention in all, with it of the half."""
+    fields = {"seed": 0}
+    return [
+        PathRow(**fields, cell=cell, context=context, distance=distance, gradient=gradient)
+        for cell in RECURRENT_CELLS
+        for context, gradients in (("one vector", (1.0, 1.0, lost)), ("attention", (1.0, 0.1, 0.1 * kept)))
+        for distance, gradient in zip((1, 50, 100), gradients, strict=True)
+    ]
+
+
+def make_connections(
+    *, short: float = 1.0, rare: float = 0.5, exponent: float = 2.0, beyond: float | None = None
+) -> list[ConnectedRow]:
+    """Return accuracies at a frequent, a rare and a longer length; attention gets 0.9 of the rare one."""
+    return [
+        ConnectedRow(
+            connection=connection,
+            seed=seed,
+            length=length,
+            trained_share=share,
+            parameters=11 if connection == "attention" else round(1000 * (length + 1) ** exponent),
+            accuracy=accuracy,
+        )
+        for connection, accuracies in (("all states", (short, rare, beyond)), ("attention", (1.0, 0.9, 0.2)))
+        for length, share, accuracy in zip((2, 12, 16), (0.4, 0.01, 0.0), accuracies, strict=True)
+        for seed in (0, 1)
+    ]
+
+
+def make_lookups(*, errors: tuple[float, ...], left: float = 1e-9, change: float = 0.0) -> list[LookupRow]:
+    gradients = (*[1.0] * (len(errors) - 1), left)
+    return [
+        LookupRow(scale=2.0**index, seed=0, error=error, gradient=gradient, hard_change=change)
+        for index, (error, gradient) in enumerate(zip(errors, gradients, strict=True))
+    ]
+
+
 def change(row: Row, **values: object) -> Any:
     return row.model_copy(update=values)
 
@@ -318,6 +366,9 @@ def change(row: Row, **values: object) -> Any:
         ("data_hunger", make_leads(few=0.10, many=0.04), "holds"),
         ("data_hunger", make_leads(few=0.10, many=0.06), "partly"),
         ("data_hunger", make_leads(few=0.02, many=-0.10), "does not hold"),
+        ("gradient_paths", make_paths(lost=1e-6, kept=0.9), "holds"),
+        ("gradient_paths", make_paths(lost=0.1, kept=0.9), "partly"),
+        ("gradient_paths", make_paths(lost=1e-6, kept=0.1), "does not hold"),
         ("length_cost", make_costs(attention=1.0, step=1.0), "holds"),
         ("length_cost", make_costs(attention=1.0, step=0.0), "partly"),
         ("length_cost", make_costs(attention=0.5, step=1.0), "partly"),
@@ -326,12 +377,22 @@ def change(row: Row, **values: object) -> Any:
         ("split_heads", make_heads(whole=0.01, split=0.21), "holds"),
         ("split_heads", make_heads(whole=0.01, split=0.19), "partly"),
         ("split_heads", make_heads(whole=0.01, split=0.03), "does not hold"),
+        ("naive_connection", make_connections(), "holds"),
+        ("naive_connection", make_connections(rare=0.8), "partly"),
+        ("naive_connection", make_connections(short=0.8), "partly"),
+        ("naive_connection", make_connections(exponent=1.0), "does not hold"),
+        ("naive_connection", make_connections(beyond=0.3), "does not hold"),
         ("pre_norm", make_trainings(post=3, pre=0), "holds"),
         ("pre_norm", make_trainings(post=2, pre=0), "holds"),
         ("pre_norm", make_trainings(post=3, pre=1), "partly"),
         ("pre_norm", make_trainings(post=1, pre=0), "partly"),
         ("pre_norm", make_trainings(post=3, pre=0, exponents=(-0.5, -0.5)), "partly"),
         ("pre_norm", make_trainings(post=0, pre=0, exponents=(0.0, 0.0)), "does not hold"),
+        ("soft_lookup", make_lookups(errors=(1.0, 0.1, 1e-6)), "holds"),
+        ("soft_lookup", make_lookups(errors=(1.0, 0.1, 1e-6), left=0.1), "partly"),
+        ("soft_lookup", make_lookups(errors=(1.0, 0.1, 1e-6), change=0.2), "partly"),
+        ("soft_lookup", make_lookups(errors=(1.0, 0.1, 0.05)), "does not hold"),
+        ("soft_lookup", make_lookups(errors=(0.1, 1.0, 1e-6)), "does not hold"),
     ],
 )
 def test_the_rows_decide_the_verdict(name: str, rows: list[Any], verdict: str) -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Literal, get_args
 
 import torch
 from pydantic import Field, model_validator
 
 from vitrail.engines.cpu import accelerate
 from vitrail.lab import harness as lab
-from vitrail.lab.symbols import NUM_SPECIAL, copied_share, draw_symbols, learn
-from vitrail.models.recurrent import RecurrentConfig, RecurrentTranslator
+from vitrail.lab.symbols import CONTEXTS, Context, build_recurrent, copied_share, draw_symbols, learn
 from vitrail.nn.recurrent import CellName
 
-Context = Literal["one vector", "attention"]
-CONTEXTS: tuple[Context, ...] = get_args(Context)
 GOOD = 0.9  # share of correct symbols
 GAP, FALL = 0.3, 0.3
 MOST_SYMBOLS = 8000  # tested per sequence length
@@ -126,7 +122,9 @@ class Bottleneck(lab.Claim):
         return figure
 
     def _measure(self, context: Context, seed: int) -> list[CopiedRow]:
-        model = self._build(context, seed)
+        sizes = (self.num_symbols, self.embedding_dim, self.hidden_dim)
+        with lab.seeded(seed):
+            model = accelerate(build_recurrent(context, *sizes, cell=self.cell))
         generator = torch.Generator().manual_seed(seed)
 
         def draw_length() -> int:
@@ -154,25 +152,6 @@ class Bottleneck(lab.Claim):
                 )
             )
         return rows
-
-    def _build(self, context: Context, seed: int) -> RecurrentTranslator:
-        """Return a model; attention without input feeding, so that its steps run in parallel."""
-        vocabulary_size = self.num_symbols + NUM_SPECIAL
-        config = RecurrentConfig(
-            source_vocabulary_size=vocabulary_size,
-            target_vocabulary_size=vocabulary_size,
-            cell=self.cell,
-            embedding_dim=self.embedding_dim,
-            hidden_dim=self.hidden_dim,
-            encoder_depth=1,
-            decoder_depth=1,
-            attention="none" if context == "one vector" else "additive",
-            input_feeding=False,
-            dropout=0.0,
-            tie="none",
-        )
-        with lab.seeded(seed):
-            return accelerate(config.build())
 
 
 CLAIM = Bottleneck()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +13,15 @@ from torch import Tensor, nn
 
 from vitrail.models.contract import TranslationModel
 from vitrail.models.decoding import greedy
+from vitrail.models.recurrent import RecurrentConfig, RecurrentTranslator
+from vitrail.nn.recurrent import CellName
 
 PAD, BEGIN, END = 0, 1, 2  # the defaults of translation models
 NUM_SPECIAL = 3
+
+Context = Literal["one vector", "attention"]
+"""What a recurrent decoder reads: the encoder's last states, or all of them by additive attention."""
+CONTEXTS: tuple[Context, ...] = get_args(Context)
 
 
 class SymbolBatch(NamedTuple):
@@ -51,6 +57,34 @@ def draw_symbols(
         decoder_input=torch.cat((begin, written), dim=1),
         labels=torch.cat((written, end), dim=1),
     )
+
+
+def build_recurrent(
+    context: Context,
+    num_symbols: int,
+    embedding_dim: int,
+    hidden_dim: int,
+    *,
+    cell: CellName,
+    bidirectional: bool = True,
+) -> RecurrentTranslator:
+    """Return an encoder-decoder of one layer; attention without input feeding, so that its steps run in
+    parallel."""
+    config = RecurrentConfig(
+        source_vocabulary_size=num_symbols + NUM_SPECIAL,
+        target_vocabulary_size=num_symbols + NUM_SPECIAL,
+        cell=cell,
+        bidirectional=bidirectional,
+        embedding_dim=embedding_dim,
+        hidden_dim=hidden_dim,
+        encoder_depth=1,
+        decoder_depth=1,
+        attention="none" if context == "one vector" else "additive",
+        input_feeding=False,
+        dropout=0.0,
+        tie="none",
+    )
+    return config.build()
 
 
 def mean_loss(model: nn.Module, batch: SymbolBatch) -> Float[Tensor, ""]:
