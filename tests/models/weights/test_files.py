@@ -40,7 +40,7 @@ def test_every_format_gives_the_same_tensors(tmp_path, state):
         assert_equal(read_state(tmp_path / f"a.{suffix}"), state)
 
 
-@pytest.mark.parametrize("wrapper", ["model", "state_dict", "model_ema"])
+@pytest.mark.parametrize("wrapper", ["model", "model_state", "state_dict", "model_ema"])
 def test_weights_are_found_beside_what_a_training_stores(tmp_path, state, wrapper):
     torch.save({wrapper: state, "epoch": 3, "optimizer": {"lr": 0.1}}, tmp_path / "a.pth")
     assert_equal(read_state(tmp_path / "a.pth"), state)
