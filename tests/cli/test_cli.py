@@ -125,7 +125,7 @@ def test_public_names_stay_functions_beside_modules_of_the_same_names() -> None:
         (["predict", "nowhere", "a.png"], "nowhere"),
         (["predict", "nowhere"], "FILE requires an argument"),
         (["predict", "nowhere", "a.png", "--top", "0"], "Must be >= 1"),
-        (["label", "models", "vit_s15"], "Did you mean 'vit_s16'"),
+        (["models", "vit_s15"], "Did you mean 'vit_s16'"),
         (["models", "vit_s16", "--size", "15"], "at least 16x16"),
         (["models", "vit_s16", "--size", "big"], "384x512"),
         (["models", "--size", "384"], "Name the model"),

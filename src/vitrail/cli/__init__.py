@@ -17,7 +17,7 @@ from vitrail.cli.explaining import explain
 from vitrail.cli.exporting import export
 from vitrail.cli.lab import lab
 from vitrail.cli.models import convert, models
-from vitrail.cli.predicting import classify, predict, retrieve, translate
+from vitrail.cli.predicting import classify, label, predict, retrieve, translate
 from vitrail.cli.protocols import benchmarks, calibrate, faithfulness, probe, robustness
 from vitrail.cli.serving import serve
 from vitrail.cli.show import is_first_process
@@ -39,6 +39,7 @@ __all__ = [
     "export",
     "faithfulness",
     "lab",
+    "label",
     "main",
     "models",
     "predict",
