@@ -123,7 +123,7 @@ def test_a_recurrent_summary_is_torchs_last_state_of_both_directions():
         ({"num_heads": 5}, "num_heads 5 does not divide width 128"),
         ({"width": 13, "num_heads": 1}, "width 13 is odd"),
         ({"mixer": "pooling"}, "rotary.*sinusoidal"),
-        ({"mixer": "atention"}, "attention"),
+        ({"mixer": "furier"}, "fourier"),
         ({"cell": "lstm", "depth": 0}, "depth of at least one"),
         ({"begin_id": 9000}, "begin_id 9000"),
     ],

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -329,8 +329,8 @@ def show_trained(trained: TrainedRun) -> None:
 def show_alignments(report: Report) -> None:
     """Print the means over heads of every layer with the best head, and the parts of speech."""
     maps, tags = report.tables["maps"], report.tables["tags"]
-    heads = [dict(row) for row in maps if row["head"] is not None]
-    heads.sort(key=lambda row: row.get("aer", row["entropy"]))
+    heads: list[dict[str, Any]] = [dict(row) for row in maps if row["head"] is not None]
+    heads.sort(key=lambda row: row["aer"] if "aer" in row else row["entropy"])
     shown = [*({**row, "head": "mean"} for row in maps if row["head"] is None), *heads[:1]]
     for row in shown:
         row["layer"] = row["layer"].removesuffix(", cross-attention")

@@ -151,6 +151,7 @@ def mean_over_tokens(x: Tokens, lengths: Int[Tensor, " batch"]) -> Float[Tensor,
     """Average the states of each text without its padding.
 
     Example:
+        >>> import torch
         >>> mean_over_tokens(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([2])).tolist()
         [[2.0]]
     """
