@@ -128,9 +128,17 @@ PARAMETERS = {
     "transformer_big": 214_245_376,
     # Wu et al. 2021, table 2, say 2.6 M: one table of 10,000 subwords
     "transformer_tiny": 2_605_056,
+    # transformers: BertForSequenceClassification with 2 classes; MiniLM: without the pooler
+    "bert_tiny": 4_386_178,
+    "bert_mini": 11_171_074,
+    "bert_small": 28_764_674,
+    "bert_base": 109_483_778,
+    "bert_large": 335_143_938,
+    "minilm_l6": 22_566_146,
 }
 WHOLLY_COUNTED = ("swin", "swinv2", "sampled_detr")
-OF_OUR_SIZE = ("caption_transformer", "captioner", "recurrent")  # nobody published variants in these sizes
+# Nobody published variants in these sizes.
+OF_OUR_SIZE = ("caption_transformer", "captioner", "recurrent", "text_encoder")
 
 
 @pytest.mark.parametrize(("name", "expected"), PARAMETERS.items())
