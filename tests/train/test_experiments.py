@@ -95,5 +95,5 @@ def test_every_field_is_documented() -> None:
             experiment,
             *(part for part in parts if isinstance(part, type) and issubclass(part, Config)),
         }
-    assert len(configs) == 26
+    assert len(configs) == 30
     assert not [name for config in configs for name in undocumented(config)]
