@@ -156,7 +156,7 @@ def test_unusable_requests_are_refused(saved: Path, tmp_path: Path) -> None:
         (["--layer", "0", "--head", "1"], "--layer and --head require a file"),
         (["a.png", "--data", "digits"], "--data requires neither files nor --text"),
         (["--images", "0"], "Must be >= 1"),
-        (["-o", "learned.txt"], "ends in .html or .png"),
+        (["-o", "learned.txt"], "ends in .html, .png, .svg or .pdf"),
     ],
 )
 def test_options_that_would_have_no_effect_are_errors(

@@ -20,7 +20,8 @@ def test_clean_texts_are_usable(tmp_path):
     verdict, found = checked(tmp_path, MANY)
     assert verdict.usable
     assert not {"warning", "error"} & {finding.severity for finding in found.values()}
-    assert verdict.summary()[0].startswith(f"{tmp_path}: 26 texts, 2 classes")
+    words = " ".join(" ".join(verdict.summary()).split())
+    assert words.startswith(f"{tmp_path}: 26 texts, 2 classes")
 
 
 @pytest.mark.parametrize(
