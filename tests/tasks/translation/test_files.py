@@ -169,7 +169,8 @@ def test_doubts_are_told_with_the_number_of_the_line(translator: Translator) -> 
 
 
 SCRIPT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from making.small_translators import small_translator
 from vitrail.tasks.translation.files import translate_file
 from vitrail.tasks.translation.predictor import Translator
@@ -205,4 +206,5 @@ def test_a_pipe_that_stays_open_is_answered(is_interrupted: bool) -> None:
         _, errors = process.communicate()
         watch.cancel()
     assert b"Fatal" not in errors
+    assert process.returncode != -signal.SIGKILL
     assert (process.returncode == 0) is not is_interrupted
