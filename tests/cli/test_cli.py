@@ -289,6 +289,14 @@ def test_a_trained_model_is_evaluated(run: Run, trained: tuple[Path, Path]) -> N
     assert code == 2
     assert "no split 'dev'" in error
 
+    code, _, error = run("evaluate", folder, photos, "--figures", "figures.png")
+    assert code == 2
+    assert "a model for classification. Expected a detector" in " ".join(error.split())
+
+    code, _, error = run("evaluate", folder, "shapes")
+    assert code == 2
+    assert "shapes holds images with boxes. Expected images with classes" in " ".join(error.split())
+
 
 def test_one_bad_file_does_not_stop_the_predictions(run: Run, trained: tuple[Path, Path]) -> None:
     photos, folder = trained

@@ -112,6 +112,7 @@ def evaluate(
     names_file: Path | None = None,
     alignments: Path | None = None,
     tags: Path | None = None,
+    figures: Path | None = None,
     json: Flag = False,
 ) -> int:
     """Score a trained model on a data set; a CLIP by retrieval, or zero-shot by class names.
@@ -127,12 +128,14 @@ def evaluate(
         alignments: Translators only: score attention against gold word links in this file instead
             (Pharaoh, .talp or NAACL 2003).
         tags: Translators only: parts of speech of the target words, to show how concentrated attention is.
+        figures: Detectors only: page (.html) or picture (.png, .svg, .pdf) of scores by decoder block with
+            and without NMS, and of where each object query looks; the page also shows a matching.
         json: Print the whole report as JSON.
     """
     are_named = names is not None or names_file is not None
     chosen = read_names(names, names_file) if are_named else ()
     if alignments is not None or tags is not None:
-        if merge_tokens or template or are_named:
+        if merge_tokens or template or are_named or figures:
             raise ConfigError(
                 "--alignments or --tags was given with options of image models",
                 expected="a translator and sentence pairs",
@@ -149,7 +152,15 @@ def evaluate(
         return 0
     from vitrail.tasks.evaluating import evaluate as run_evaluate
 
-    report = run_evaluate(run, data, split=split, merge_tokens=merge_tokens, templates=template, names=chosen)
+    report = run_evaluate(
+        run,
+        data,
+        split=split,
+        merge_tokens=merge_tokens,
+        templates=template,
+        names=chosen,
+        figures=figures,
+    )
     from vitrail.tasks.classification.published_scores import published_rows
 
     if json:

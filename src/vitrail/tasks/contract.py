@@ -124,6 +124,15 @@ class Repairing(Protocol):
         ...
 
 
+@runtime_checkable
+class Illustrating(Protocol):
+    """A task with figures of how its models predict the samples of a split."""
+
+    def draw_scored(self, path: Path, loaded: LoadedModel, scoring: Scoring, report: Report) -> None:
+        """Write them as a page, or as one .png, .svg or .pdf."""
+        ...
+
+
 class Sentences(NamedTuple):
     """Zero-shot prompts."""
 

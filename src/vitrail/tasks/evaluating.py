@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.loading import load_any, merged_source
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.contract import Scoring, Sentences, Task
+from vitrail.report.plots import check_picture_path
+from vitrail.tasks.contract import Illustrating, Scoring, Sentences, Task
 from vitrail.tasks.preparing import open_checked
-from vitrail.tasks.registry import open_run, other_use, task_of_model
+from vitrail.tasks.registry import open_run, other_use, task_of_model, task_of_source
 from vitrail.train.evaluate import Report
 from vitrail.train.evaluate import evaluate as score
 from vitrail.train.machine import inspect_machine
@@ -28,6 +29,7 @@ def evaluate(
     merge_tokens: int = 0,
     templates: Sequence[str] = (),
     names: Sequence[str] = (),
+    figures: Path | None = None,
 ) -> Report:
     """Score a model on one split of a data set; classes are matched by name.
 
@@ -39,11 +41,13 @@ def evaluate(
         merge_tokens: tokens that each block of the model merges (ToMe), for speed.
         templates: CLIP only: prompts, as for ``ZeroShotClassifier``.
         names: CLIP only: class names in prompts, in the data's class order.
+        figures: detectors only: a page (.html) or picture of scores by decoder block and of object queries.
 
     Raises:
         CheckpointError: there is no usable model.
         DataError: the data cannot be used, or has classes that the model does not know.
-        ConfigError: there is no such split, the model cannot merge tokens, or names or templates do not fit.
+        ConfigError: there is no such split, the model cannot merge tokens, or names, templates or
+            figures do not fit.
     """
     loaded = load_any(run)
     machine = inspect_machine()
@@ -51,6 +55,14 @@ def evaluate(
     sentences = Sentences(templates, names)
     own = task_of_model(loaded)
     task = own.task_to_score(loaded, str(source), sentences)
+    if figures is not None:
+        if not isinstance(task, Illustrating):
+            raise ConfigError(
+                f"figures were asked for of {run}, a model for {task.name}",
+                expected="a detector",
+                remedy="Leave out --figures; vitrail explain draws what the model attends to",
+            )
+        check_picture_path(figures)
     dataset = _open(task, run, loaded, source)
     task.check_benchmark(dataset)
     signed: dict[str, str] = {}
@@ -70,6 +82,8 @@ def evaluate(
         class_names=tuple(loaded.class_names),
         signature=scoring.signature,
     )
+    if isinstance(task, Illustrating) and figures is not None:
+        task.draw_scored(figures, loaded, scoring, report)
     return task.as_published(report, dataset, split)
 
 
@@ -112,9 +126,19 @@ def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) 
     data = task.data_settings(str(source), loaded)
     if trained is not None and trained.data.source == str(source):
         data = trained.data
-    dataset = task.open_benchmark(data)
-    if dataset is None:
-        dataset, _ = open_checked(task, data, single_process())
+    try:
+        dataset = task.open_benchmark(data)
+        if dataset is None:
+            dataset, _ = open_checked(task, data, single_process())
+    except DataError:
+        found = task_of_source(str(source))
+        if found.name == task.name or not found.recognises(str(source)):
+            raise
+        raise DataError(
+            f"{source} holds {found.contents}",
+            expected=f"{task.contents}, since {run} is a model for {task.name}",
+            remedy=f"Name other data, or a model for {found.name}",
+        ) from None
     return dataset
 
 

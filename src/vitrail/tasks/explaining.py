@@ -69,8 +69,11 @@ def explain_files(
         raise ConfigError(f"there is no method {method!r}", expected=" or ".join(METHODS), remedy=remedy)
     check_output(output, len(paths))
     explained, errors = explain_readable(paths, explain)
-    if explained[0].reads_patches and (options.layer is not None or options.head is not None):
-        _check_picks(output, explained[0].method_for(method, options.class_name))
+    if options.layer is not None or options.head is not None:
+        is_chosen = explained[0].reads_patches  # others show attention alone
+        _check_picks(
+            output, explained[0].method_for(method, options.class_name) if is_chosen else "attention"
+        )
     if is_page(output):
         shown = [each.showing(method, options.class_name) for each in explained]
         write_explanations(output, shown, title=f"{len(shown)} images" if len(shown) > 1 else None)

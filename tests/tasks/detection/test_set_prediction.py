@@ -10,11 +10,13 @@ from making.box_scenes import make_scenes, write_coco
 from making.small_models import small_configs
 from making.small_runs import SMALL_RUNS
 from vitrail.core.boxes import xyxy_to_cxcywh
+from vitrail.core.errors import ConfigError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.models.contract import BoxTargets, DetectionModelConfig, DetectionOutput
 from vitrail.tasks.detection.detections import ImageBoxes
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.set_prediction import GAP_PX, draw_matching, suppress
+from vitrail.tasks.evaluating import evaluate
 from vitrail.tasks.training import TrainedRun, train
 
 pytest.importorskip("scipy", reason="needs the extra detection")
@@ -78,7 +80,7 @@ def test_matching_is_drawn_from_each_box_to_the_query_that_fits_best() -> None:
     assert sheet.getpixel((400 + GAP_PX + 200, 40)) == (128, 128, 128)  # a query without an object
 
 
-def test_the_report_shows_queries_blocks_matching_and_attention(tmp_path: Path) -> None:
+def test_reports_and_evaluations_show_queries_blocks_matching_and_attention(tmp_path: Path) -> None:
     data = write_coco(tmp_path / "cells", make_scenes(train=7, validation=2, test=3))
     small = {**SMALL_RUNS["detection"].changes, "model.backbone_width": 8, "model.decoder_depth": 2}
     small = {
@@ -87,9 +89,15 @@ def test_the_report_shows_queries_blocks_matching_and_attention(tmp_path: Path) 
     done = train(data, model="detr_nano", changes=small, output=tmp_path, name="plain")
     assert isinstance(done, TrainedRun)
 
-    page = done.report_path.read_text()
+    evaluate(done.folder, data, figures=tmp_path / "figures.html")
+    evaluate(done.folder, data, figures=tmp_path / "figures.png")
 
-    for heading in ("Decoder blocks", "Object queries", "Matching", "Attention"):
-        assert f"<h2>{heading}</h2>" in page
-    assert "AP50 with NMS" in page
-    assert "query 0:" in page
+    for page in (done.report_path.read_text(), (tmp_path / "figures.html").read_text()):
+        for heading in ("Decoder blocks", "Object queries", "Matching", "Attention"):
+            assert f"<h2>{heading}</h2>" in page
+        assert "AP50 with NMS" in page
+        assert "query 0:" in page
+    with Image.open(tmp_path / "figures.png") as picture:
+        assert picture.width > 2 * picture.height
+    with pytest.raises(ConfigError, match=r"figures\.txt"):
+        evaluate(done.folder, data, figures=tmp_path / "figures.txt")

@@ -75,7 +75,7 @@ def still(
         tiles = [draw_boxes(enlarged, boxes), *overlays]
         for tile in tiles:
             tile.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
-        sheet = in_rows([in_rows(tiles, BOX_COLUMNS), bar], 1)
+        sheet = in_rows([in_rows(tiles, BOX_COLUMNS), _beside_bar(bar, "decoder: attention of each box")], 1)
         has_encoder = any(isinstance(part.queries, Grid) for part in explanation.maps)
         if not has_encoder or layer is not None or head is not None:
             return sheet
@@ -230,7 +230,16 @@ def _from_middles(explanation: Explanation, enlarged: Image.Image) -> Image.Imag
         ImageDraw.Draw(drawn).ellipse(mark, fill="white", outline="black")
         drawn.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
         tiles.append(drawn)
-    return in_rows([in_rows(tiles, BOX_COLUMNS), colour_bar(limits, is_overlay=True)], 1)
+    bar = _beside_bar(colour_bar(limits, is_overlay=True), "encoder: attention from the point")
+    return in_rows([in_rows(tiles, BOX_COLUMNS), bar], 1)
+
+
+def _beside_bar(bar: Image.Image, text: str) -> Image.Image:
+    font = ImageFont.load_default(size=12)
+    strip = Image.new("RGB", (bar.width + int(font.getlength(text)) + 1, bar.height), "white")
+    strip.paste(bar)
+    ImageDraw.Draw(strip).text((bar.width, 0), text, fill="black", font=font)
+    return strip
 
 
 def drawn_box(boxes: Boxes, box: int, size: tuple[int, int]) -> DrawnBox:

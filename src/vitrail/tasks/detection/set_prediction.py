@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from html import escape
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,33 +14,58 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from vitrail.core.boxes import box_iou, cxcywh_to_xyxy
-from vitrail.core.errors import DataError
+from vitrail.core.durable import atomic_write
+from vitrail.data.stream import SampleSource
 from vitrail.interpret.draw import DrawnBox, box_text, colour_of, draw_boxes, side_by_side, to_picture
 from vitrail.models.contract import BoxTargets, DetectionOutput, class_scores
-from vitrail.report.page import picture_uri, section, table
-from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, line_plot
+from vitrail.report.page import picture_uri, section, table, write_page
+from vitrail.report.plots import (
+    COLOURS,
+    frame,
+    inline_svg,
+    is_picture,
+    new_figure,
+    white_figure,
+)
+from vitrail.report.plots import to_picture as to_file
 from vitrail.report.sections import plots_in_row
-from vitrail.tasks.contract import Parts
+from vitrail.report.tiles import ON_PAGE, ON_WHITE, Inks
 from vitrail.tasks.detection.detections import ImageBoxes
 from vitrail.tasks.detection.explanation import explain_boxes
 from vitrail.tasks.detection.losses import NO_BOX, assign, matching_costs
 from vitrail.tasks.detection.objective import DetectionEvaluator, DetectionObjective
 from vitrail.tasks.detection.predictor import Detector
+from vitrail.tasks.detection.report import best_images, typical_images
 from vitrail.tasks.detection.samples import BoxSource
-from vitrail.tasks.detection.scores import coco_scores
+from vitrail.tasks.detection.scores import DetectionTables, coco_scores
+from vitrail.tasks.predicting import chunks_of
+from vitrail.train.objective import Objective
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
 
 MAX_IMAGES, BATCH = 100, 16  # of the test split
-MAX_QUERIES, COLUMNS = 20, 5  # Carion et al. 2020, figure 7
+MAX_QUERIES = 20  # Carion et al. 2020, figure 7
+FAINT = 0.2  # opacity of boxes below the confidence threshold
 SMALL_SIDE = 0.25  # of the image: boxes of less area than its square are small
 NMS_IOU = 0.5
-GAP_PX, POINT_PX = 60, 3
+STYLES = {
+    "AP50": (COLOURS[0], "o-"),
+    "AP50 with NMS": (COLOURS[0], "o:"),
+    "AP": (COLOURS[1], "o-"),
+    "AP with NMS": (COLOURS[1], "o:"),
+}
+"""Colour and line of each curve."""
+GAP_PX, POINT_PX = 60, 4
 LONGEST_PX = 1400  # of a picture on the page
 QUERIES_NOTE = (
-    "Centres of the boxes that each query predicts in {count} test images (Carion et al. 2020, "
-    "figure 7). Green: small; orange: wide; blue: tall. Percent of the images in which it finds an object."
+    "Centres of the boxes that each query predicts in {count} images (Carion et al. 2020, figure 7). Green: "
+    "small; orange: wide; blue: tall; faint: below the confidence threshold. Percent of the images in which "
+    "it finds an object."
 )
 BLOCKS_NOTE = (
-    "Scores of {count} test images by decoder block (Carion et al. 2020, figure 4). Early blocks predict "
+    "Scores of {count} images by decoder block (Carion et al. 2020, figure 4). Early blocks predict "
     "objects twice, so that non-maximum suppression (NMS) helps; after long training the last one needs none."
 )
 MATCHING_NOTE = (
@@ -61,31 +88,34 @@ class BlockPredictions(NamedTuple):
     scores: Float[Tensor, "images queries"]
     """The confidence of each of these in its best class."""
 
+    def scores_by_block(self, num_classes: int) -> dict[str, list[float]]:
+        """Return AP50 and AP of each block, as predicted and after NMS."""
+        curves: dict[str, list[float]] = {name: [] for name in STYLES}
+        for images in self.by_block:
+            plain = coco_scores(images, num_classes, brief=True)
+            suppressed = coco_scores([suppress(image) for image in images], num_classes, brief=True)
+            scores = (plain.ap50, suppressed.ap50, plain.ap, suppressed.ap)
+            for values, score in zip(curves.values(), scores, strict=True):
+                values.append(score or 0.0)
+        return curves
+
 
 def predict_by_block(
     detector: Detector, objective: DetectionObjective, source: BoxSource
-) -> BlockPredictions | None:
-    """Predict from every decoder block for the first images of a source; None if none can be read."""
-    samples = []
-    for index in range(min(len(source), MAX_IMAGES)):
-        try:
-            samples.append(source.load(index, None))
-        except DataError:
-            continue
+) -> BlockPredictions:
+    """Predict from every decoder block for the first images of a source."""
+    samples = [source.load(index, None) for index in range(min(len(source), MAX_IMAGES))]
     evaluators: list[DetectionEvaluator] = []
     last = []
-    for start in range(0, len(samples), BATCH):
-        batch = objective.collate(samples[start : start + BATCH], None).to(detector.device)
-        images, sizes = objective.inputs(batch)
+    for part in chunks_of(samples, BATCH):
+        batch = objective.collate(part, None).to(detector.device)
         with torch.inference_mode():
-            outputs = detector.model.by_block(images, sizes)
+            outputs = detector.model.by_block(*objective.inputs(batch))
         evaluators = evaluators or [objective.evaluator() for _ in outputs]
         for evaluator, output in zip(evaluators, outputs, strict=True):
             evaluator.add(batch, output)
         scores = class_scores(outputs[-1].logits, objective.scoring).amax(dim=-1)
         last.append((outputs[-1].boxes.float().cpu(), scores.cpu()))
-    if not last:
-        return None
     boxes, confidences = (torch.cat(parts) for parts in zip(*last, strict=True))
     return BlockPredictions([each.images_in_order() for each in evaluators], boxes, confidences)
 
@@ -144,88 +174,110 @@ def draw_matching(
     return sheet
 
 
-def set_sections(
-    detector: Detector, parts: Parts, examples: Sequence[int], threshold: float
-) -> tuple[str, ...]:
-    """Return the sections of a run's report that show how its detector predicts a set.
+class SetFigures:
+    """Figures of a detector's predictions for the first images that it was scored on."""
 
-    Args:
-        examples: indices of test images for the matching and the attention.
-        threshold: confidence threshold of boxes.
-    """
-    objective, source = parts.final_objective, parts.test
-    assert isinstance(objective, DetectionObjective)
-    assert isinstance(source, BoxSource)
-    predicted = predict_by_block(detector, objective, source)
-    if predicted is None:
-        return ()
-    sections = [_blocks_section(predicted, objective.num_classes)]
-    if getattr(detector.config, "queries", "learned") == "learned":  # others differ from image to image
-        note = QUERIES_NOTE.format(count=len(predicted.boxes))
-        sections.append(section("Object queries", _queries_plot(predicted, threshold), note))
-    for index in examples:
-        batch = objective.collate([source.load(index, None)], None).to(detector.device)
-        with torch.inference_mode():
-            output = detector.model(*objective.inputs(batch))
-        matching = draw_matching(
-            to_picture(batch.images[0]), output, batch.targets, objective, parts.class_names
-        )
-        name, size = source.split.names[index], batch.original_sizes[0].tolist()
-        explained = explain_boxes(
-            detector, batch.images[0].cpu(), (size[0], size[1]), name=name, threshold=threshold
-        )
-        sections.append(section("Matching", _figure(matching, f"matching in {name}"), MATCHING_NOTE))
-        sections.append(
-            section("Attention", _figure(explained.still(), f"attention in {name}"), ATTENTION_NOTE)
-        )
-    return tuple(sections)
+    def __init__(
+        self, detector: Detector, objective: Objective, source: SampleSource, tables: DetectionTables
+    ) -> None:
+        assert isinstance(objective, DetectionObjective)
+        assert isinstance(source, BoxSource)
+        self.detector, self.objective, self.source, self.tables = detector, objective, source, tables
+        self.predicted = predict_by_block(detector, objective, source)
+        self.curves = self.predicted.scores_by_block(objective.num_classes)
+        self.has_learned_queries = getattr(detector.config, "queries", "learned") == "learned"
+        """Queries that start from proposals differ from image to image, and are not drawn."""
 
+    def write(self, path: Path) -> None:
+        """Write all of them as a page, or figures 4 and 7 as .png, .svg or .pdf."""
+        title = f"How {self.detector.config.name} predicts a set of boxes"
+        if not is_picture(path):
+            write_page(path, title=title, body="\n".join([f"<h1>{escape(title)}</h1>", *self.sections()]))
+            return
+        if self.has_learned_queries:
+            figure = white_figure(11, 5.4, title)
+            left, right = figure.subfigures(1, 2, width_ratios=(2, 3))
+            self._draw_queries(right, ON_WHITE)
+        else:
+            figure = left = white_figure(4.8, 3.6, title)
+        axes = left.add_subplot()
+        frame(axes, "decoder block", "score")
+        self._draw_blocks(axes, ON_WHITE)
+        atomic_write(path, to_file(figure, path.suffix))
 
-def _blocks_section(predicted: BlockPredictions, num_classes: int) -> str:
-    rows: list[tuple[str, ...]] = []
-    curves: dict[str, list[float]] = {name: [] for name in ("AP50", "AP50 with NMS", "AP", "AP with NMS")}
-    for images in predicted.by_block:
-        plain = coco_scores(images, num_classes, brief=True)
-        suppressed = coco_scores([suppress(image) for image in images], num_classes, brief=True)
-        scores = [plain.ap50, suppressed.ap50, plain.ap, suppressed.ap]
-        for values, score in zip(curves.values(), scores, strict=True):
-            values.append(score or 0.0)
-        rows.append((str(len(rows) + 1), *(f"{score or 0:.3f}" for score in scores)))
-    blocks = range(1, len(rows) + 1)
-    series = {name: (blocks, values) for name, values in curves.items()}
-    plot = line_plot("scores by decoder block", series, x_label="decoder block", y_label="score")
-    numbers = table(("decoder block", *curves), rows, frozenset(range(5)))
-    note = BLOCKS_NOTE.format(count=len(predicted.boxes))
-    return section("Decoder blocks", plots_in_row([plot]) + numbers, note)
+    def sections(self) -> tuple[str, ...]:
+        """Return them as the sections of a page."""
+        from matplotlib.figure import Figure
 
-
-def _queries_plot(predicted: BlockPredictions, threshold: float) -> str:
-    """Plot the centres of the boxes of those queries that predict the most objects."""
-    from matplotlib.figure import Figure
-
-    share = (predicted.scores >= threshold).float().mean(dim=0)
-    shown = share.argsort(descending=True, stable=True)[:MAX_QUERIES].sort().values.tolist()
-    rows = -(-len(shown) // COLUMNS)
-    figure = Figure(figsize=(1.5 * COLUMNS, 1.7 * rows), layout="constrained", dpi=200)
-    figure.patch.set_alpha(0)
-    panes = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
-    for query, axes in zip(shown, panes, strict=False):
-        x, y, width, height = predicted.boxes[:, query].unbind(dim=-1)
-        colours = [
-            COLOURS[2] if w * h < SMALL_SIDE**2 else COLOURS[1] if w > h else COLOURS[0]
-            for w, h in zip(width.tolist(), height.tolist(), strict=True)
+        count = len(self.predicted.boxes)
+        figure, axes = new_figure("decoder block", "score")
+        self._draw_blocks(axes, ON_PAGE)
+        rows = [
+            (str(block), *(f"{score:.3f}" for score in scores))
+            for block, scores in enumerate(zip(*self.curves.values(), strict=True), start=1)
         ]
-        axes.scatter(x, y, s=3, c=colours, linewidths=0, rasterized=True)
-        axes.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], aspect="equal")
-        axes.set_title(f"query {query}: {share[query]:.0%}", fontsize=8, color=INK)
-        axes.patch.set_alpha(0)
-        for spine in axes.spines.values():
-            spine.set_color(SOFT)
-    for axes in panes[len(shown) :]:
-        axes.set_visible(False)
-    return inline_svg(figure, "boxes of each object query")
+        numbers = table(("decoder block", *self.curves), rows, frozenset(range(5)))
+        plot = plots_in_row([inline_svg(figure, "scores by decoder block")])
+        sections = [section("Decoder blocks", plot + numbers, BLOCKS_NOTE.format(count=count))]
+        if self.has_learned_queries:
+            figure = Figure(figsize=(7.5, 6.5), layout="constrained", dpi=200)
+            figure.patch.set_alpha(0)
+            self._draw_queries(figure, ON_PAGE)
+            plot = inline_svg(figure, "boxes of each object query")
+            sections.append(section("Object queries", plot, QUERIES_NOTE.format(count=count)))
+        for index in (best_images(self.tables, 1) or typical_images(self.tables, 1))[:1]:
+            sections += self._sections_of(index)
+        return tuple(sections)
 
+    def _sections_of(self, index: int) -> Iterator[str]:
+        """Yield the matching and the attention of one image."""
+        batch = self.objective.collate([self.source.load(index, None)], None).to(self.detector.device)
+        with torch.inference_mode():
+            output = self.detector.model(*self.objective.inputs(batch))
+        picture, name = to_picture(batch.images[0]), self.source.split.names[index]
+        height, width = batch.original_sizes[0].tolist()
+        explained = explain_boxes(
+            self.detector,
+            batch.images[0].cpu(),
+            (height, width),
+            name=name,
+            threshold=self.tables.threshold,
+        )
+        matching = draw_matching(picture, output, batch.targets, self.objective, self.detector.class_names)
+        for heading, drawn, note in (
+            ("Matching", matching, MATCHING_NOTE),
+            ("Attention", explained.still(), ATTENTION_NOTE),
+        ):
+            uri, text = picture_uri(drawn, longest=LONGEST_PX), escape(f"{heading} in {name}".lower())
+            yield section(heading, f'<img src="{uri}" alt="{text}" style="max-width:100%">', note)
 
-def _figure(picture: Image.Image, name: str) -> str:
-    uri = picture_uri(picture, longest=LONGEST_PX)
-    return f'<img src="{uri}" alt="{escape(name)}" style="max-width:100%">'
+    def _draw_blocks(self, axes: Axes, inks: Inks) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        for (name, values), (colour, line) in zip(self.curves.items(), STYLES.values(), strict=True):
+            axes.plot(range(1, len(values) + 1), values, line, color=colour, label=name, markersize=4)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.legend(frameon=False, labelcolor=inks.ink, fontsize=9)
+
+    def _draw_queries(self, figure: FigureBase, inks: Inks) -> None:
+        """Draw the centres of the boxes of those queries that predict the most objects."""
+        boxes, scores = self.predicted.boxes, self.predicted.scores
+        share = (scores >= self.tables.threshold).float().mean(dim=0)
+        shown = share.argsort(descending=True, stable=True)[:MAX_QUERIES].sort().values.tolist()
+        columns = math.ceil(len(shown) ** 0.5)
+        panes = figure.subplots(-(-len(shown) // columns), columns, squeeze=False).flatten()
+        for query, axes in zip(shown, panes, strict=False):
+            x, y, width, height = boxes[:, query].unbind(dim=-1)
+            colours = [
+                COLOURS[2] if w * h < SMALL_SIDE**2 else COLOURS[1] if w > h else COLOURS[0]
+                for w, h in zip(width.tolist(), height.tolist(), strict=True)
+            ]
+            opacity = torch.where(scores[:, query] < self.tables.threshold, FAINT, 1.0)
+            axes.scatter(x, y, s=6, c=colours, alpha=opacity.numpy(), linewidths=0, rasterized=True)
+            axes.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], aspect="equal")
+            axes.set_title(f"query {query}: {share[query]:.0%}", fontsize=8, color=inks.ink)
+            axes.patch.set_alpha(0)
+            for spine in axes.spines.values():
+                spine.set_color(inks.soft)
+        for axes in panes[len(shown) :]:
+            axes.set_visible(False)

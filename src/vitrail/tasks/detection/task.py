@@ -50,9 +50,10 @@ from vitrail.tasks.detection.report import (
 )
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.detection.scores import DetectionTables
-from vitrail.tasks.detection.set_prediction import set_sections
+from vitrail.tasks.detection.set_prediction import SetFigures
 from vitrail.tasks.detection.settings import BoxDataSettings, DetectionExperiment
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
+from vitrail.train.evaluate import Report
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
@@ -72,7 +73,7 @@ class DetectionTask(Task):
     contents = "images with boxes"
     usage = "vitrail predict, in Python vitrail.Detector"
     export_formats = frozenset({"onnx", "openvino", "torch"})
-    explain_options = frozenset({"threshold"})
+    explain_options = frozenset({"threshold", "layer", "head"})
     predict_options = frozenset({"threshold", "engine", "precision", "trust"})
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
@@ -189,9 +190,13 @@ class DetectionTask(Task):
             worst=compare_boxes(detector, test, tables, worst),
             typical=compare_boxes(detector, test, tables, typical),
             best=compare_boxes(detector, test, tables, best),
-            set_prediction=set_sections(detector, parts, (best or typical)[:1], tables.threshold),
+            set_prediction=SetFigures(detector, parts.final_objective, parts.test, tables).sections(),
         )
         write_detection_report(path, inputs)
+
+    def draw_scored(self, path: Path, loaded: LoadedModel, scoring: Scoring, report: Report) -> None:
+        tables = DetectionTables.from_tree(report.tables)
+        SetFigures(Detector(loaded), scoring.objective, scoring.source, tables).write(path)
 
     def explain(
         self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
