@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +27,10 @@ from making.box_scenes import (
 )
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
-from vitrail.tasks.detection.assembly import KINDS, Reading
+from vitrail.tasks.detection import formats
+from vitrail.tasks.detection.assembly import Classes, Reading, assemble
+from vitrail.tasks.detection.faults import BoxFaults
+from vitrail.tasks.detection.findings import TEXTS
 from vitrail.tasks.detection.opening import draw_images, open_boxes
 from vitrail.tasks.detection.settings import BoxDataSettings
 
@@ -170,14 +175,26 @@ def test_what_cannot_be_used_is_explained(tmp_path: Path, make: Callable[[Path],
     assert caught.value.remedy
 
 
-def test_every_kind_of_note_becomes_a_finding() -> None:
-    reading = Reading()
-    for kind in KINDS:
-        reading.note(kind, "a")
-        reading.note(kind, "b")
-    findings = reading.all_findings()
-    assert [finding.check for finding in findings] == list(KINDS)
-    assert all(finding.count == 2 and "{" not in finding.message for finding in findings)
+def test_texts_are_those_of_the_checks_that_the_code_names() -> None:
+    sources = [path.read_text() for path in Path(formats.__file__).parents[1].rglob("*.py")]
+    quoted = {name for source in sources for name in re.findall(r'"([a-z]+(?:-[a-z]+)*)"', source)}
+    called = r'(?:note|finding|listed)\(\s*"([a-z-]+)"'
+    assert {name for source in sources for name in re.findall(called, source)} <= set(TEXTS)
+    of_faults = {name.replace("_", "-") for name in BoxFaults._fields}
+    assert set(TEXTS) <= quoted | of_faults
+    for check in TEXTS:
+        values = defaultdict(lambda: 1.0)
+        for part in ("message", "remedy"):
+            assert TEXTS[check][part].format_map(values)
+
+
+def test_notes_become_findings_with_their_number(tmp_path: Path) -> None:
+    reading = Reading(annotated={"train": []})
+    for item in ("a", "b"):
+        reading.note("malformed-boxes", item)
+    (noted,) = assemble(reading, Classes((), ()), box_format="xyxy").findings
+    assert (noted.check, noted.items, noted.count) == ("malformed-boxes", ("a", "b"), 2)
+    assert noted.message.startswith("2 boxes are not")
 
 
 def test_a_second_format_at_the_same_place_is_told(tmp_path: Path) -> None:

@@ -229,20 +229,20 @@ def _mend(examined: ExaminedBoxes, image: SeenImage, items: Items) -> RepairedBo
     dataset, seen, frame = examined.dataset, image.inspection, image.frame
     boxes, suspicion = image.boxes_xyxy, examined.format.suspicion
 
-    def note(kind: str, numbers: Sequence[int]) -> None:
+    def changed(kind: str, numbers: Sequence[int]) -> None:
         items[kind] += [f"{image.name}: box {number}" for number in numbers]
 
     if suspicion is not None:
         size_read = dataset.splits[image.split].sizes[image.position]
         boxes = reread_boxes(boxes, np.repeat(size_read[None], len(boxes), axis=0), suspicion)
         frame = frame_of(seen, dataset.facts.claimed_sizes.get(image.name), boxes)
-        note("reread", range(len(boxes)))
+        changed("reread", range(len(boxes)))
     if frame.kind in ("turned", "scaled"):
         boxes = to_upright(boxes, frame, seen)
-        note(frame.kind, range(len(boxes)))
+        changed(frame.kind, range(len(boxes)))
     repaired = repair_boxes(boxes, image.labels, image.is_crowd, (seen.height, seen.width))
     for kind, numbers in repaired.changes.items():
-        note(kind, numbers)
+        changed(kind, numbers)
     return repaired
 
 

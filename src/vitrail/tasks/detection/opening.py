@@ -13,7 +13,6 @@ from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import first_entries, folders_in, is_image_name
-from vitrail.data.findings import Finding
 from vitrail.data.formats import (
     HUB_PREFIX,
     Format,
@@ -26,6 +25,7 @@ from vitrail.data.formats import (
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import Indices, divide, stratified_split
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, RawBoxes
+from vitrail.tasks.detection.findings import finding
 from vitrail.tasks.detection.formats import BOX_FORMATS
 from vitrail.tasks.detection.formats.objects import is_of_boxes, read_by_name
 from vitrail.tasks.detection.settings import BoxDataSettings
@@ -140,13 +140,8 @@ def _note_others(path: Path, found: Format[RawBoxes], raw: RawBoxes) -> RawBoxes
     others = [entry.name for entry in BOX_FORMATS.values() if entry is not found and entry.recognises(path)]
     if not others:
         return raw
-    finding = Finding(
-        "warning",
-        "several-formats",
-        f"there are annotations as {' and '.join([found.name, *others])}; those as {found.name} are read",
-        "Move the others away, if they do not say the same",
-    )
-    return replace(raw, findings=(*raw.findings, finding))
+    several = finding("several-formats", formats=" and ".join([found.name, *others]), read=found.name)
+    return replace(raw, findings=(*raw.findings, several))
 
 
 def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings) -> BoxDataset:
