@@ -10,13 +10,13 @@ apart.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 
-from vitrail.core.boxes import cxcywh_to_xyxy, xywh_to_xyxy, xyxy_to_cxcywh, xyxy_to_xywh
+from vitrail.core.boxes import xyxy_to_cxcywh, xyxy_to_xywh
 from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding, Severity
 from vitrail.tasks.detection.assembly import to_pixels
@@ -28,11 +28,14 @@ MIN_BOXES = 5  # of the source; fewer prove nothing
 MIN_AGAINST = 3  # boxes of a split that speak against the format of the others
 TOLERANCE_PX, TOLERANCE_SHARE = 2.0, 0.01  # how far a box may pass the edge and still lie in its image
 USUAL: BoxFormat = "xywh"  # what the documentation of Hugging Face data sets shows for detection
-LAYOUTS = {  # of several that fit as many boxes, the earlier demands more of them
+LAYOUTS = {
     "xyxy": "left, top, right, bottom",
     "xywh": "left, top, width, height",
     "cxcywh": "centre, width, height",
 }
+FORMATS: tuple[BoxFormat, ...] = (  # of several that fit as many boxes, the earlier demands more of them
+    "xyxy", "xyxy_shares", "xywh", "xywh_shares", "cxcywh", "cxcywh_shares",
+)  # fmt: skip
 
 
 def choose_format(
@@ -48,7 +51,7 @@ def choose_format(
     is_known = (sizes > 0).all(axis=1)
     numbers, sizes = numbers[is_known], sizes[is_known]
     are_shares = _are_shares(numbers)
-    formats: list[BoxFormat] = [name for name in get_args(BoxFormat) if name.endswith("shares") == are_shares]
+    formats = [name for name in FORMATS if name.endswith("shares") == are_shares and name != "cxcywh"]
     for layout in ("cxcywh", "xyxy", "xywh"):
         named = [name for name in formats if name.split("_")[0] == layout]
         if layout in column.lower() and named:
@@ -72,19 +75,18 @@ def choose_format(
 class Suspicion(NamedTuple):
     """The format that boxes seem to have instead of the claimed one, or of that of the other splits."""
 
-    claimed: tuple[str, str]
-    """Layout and unit that the source claims, or that it has as a whole."""
-    likely: tuple[str, str]
+    claimed: BoxFormat
+    """What the source claims, or what it has as a whole."""
+    likely: BoxFormat
     claimed_fit: float
     """Share of the boxes that lie in their images when read as claimed, 0..1."""
     likely_fit: float
     """The same, in the likely format."""
 
     def explain(self) -> str:
-        claimed, likely = (f"{LAYOUTS[layout]} ({layout}) in {unit}" for layout, unit in self[:2])
         return (
-            f"read as {claimed}, {self.claimed_fit:.0%} of the boxes lie in their images; "
-            f"as {likely}, {self.likely_fit:.0%}"
+            f"read as {_describe(self.claimed)}, {self.claimed_fit:.0%} of the boxes lie in their images; "
+            f"as {_describe(self.likely)}, {self.likely_fit:.0%}"
         )
 
 
@@ -99,9 +101,7 @@ class FormatJudgement(NamedTuple):
 
 def judge_format(dataset: BoxDataset) -> FormatJudgement:
     """Judge the boxes of all splits together, then whether each split agrees with that."""
-    box_format = dataset.facts.box_format
-    claimed = (box_format.split("_")[0], "shares" if box_format.endswith("shares") else "pixels")
-    suspicion = None
+    claimed, suspicion = dataset.facts.box_format, None
     fits = _fits(dataset.splits.values(), claimed)
     if len(fits[claimed]) >= MIN_BOXES:
         fitting = np.any(list(fits.values()), axis=0)  # a box that fits in no format proves nothing
@@ -133,12 +133,10 @@ def reread_boxes(
     boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"], suspicion: Suspicion
 ) -> Float[np.ndarray, "n 4"]:
     """Reinterpret the numbers that the reader converted, with its sizes, in the likely format."""
-    return _read(_stored(boxes_xyxy, sizes, suspicion.claimed), sizes, suspicion.likely)
+    return to_pixels(_stored(boxes_xyxy, sizes, suspicion.claimed), suspicion.likely, sizes)
 
 
-def _suspect(
-    fits: dict[tuple[str, str], np.ndarray], claimed: tuple[str, str], fitting: np.ndarray
-) -> Suspicion | None:
+def _suspect(fits: dict[BoxFormat, np.ndarray], claimed: BoxFormat, fitting: np.ndarray) -> Suspicion | None:
     """Suspect another format if the claimed one fails for many boxes and it fits nearly all."""
     likely = _likely(fits, claimed)
     if fits[claimed][fitting].mean() >= FAILS or fits[likely][fitting].mean() < FITS:
@@ -146,12 +144,12 @@ def _suspect(
     return Suspicion(claimed, likely, float(fits[claimed].mean()), float(fits[likely].mean()))
 
 
-def _likely(fits: dict[tuple[str, str], np.ndarray], preferred: tuple[str, str]) -> tuple[str, str]:
+def _likely(fits: dict[BoxFormat, np.ndarray], preferred: BoxFormat) -> BoxFormat:
     """Return the format that fits most boxes; in a tie, that of the preferred layout."""
-    return max(fits, key=lambda reading: (fits[reading].sum(), reading[0] == preferred[0]))
+    return max(fits, key=lambda name: (fits[name].sum(), name.split("_")[0] == preferred.split("_")[0]))
 
 
-def _fits(splits: Iterable[BoxSplit], claimed: tuple[str, str]) -> dict[tuple[str, str], np.ndarray]:
+def _fits(splits: Iterable[BoxSplit], claimed: BoxFormat) -> dict[BoxFormat, np.ndarray]:
     """Tell for each format which boxes lie in their images, of those whose image has a known size."""
     boxes, sizes = [np.zeros((0, 4), dtype=np.float32)], [np.zeros((0, 2), dtype=np.int64)]
     for split in splits:
@@ -164,10 +162,9 @@ def _fits(splits: Iterable[BoxSplit], claimed: tuple[str, str]) -> dict[tuple[st
     # Normalised numbers read as pixels give boxes of less than a pixel in a corner, inside the image.
     are_shares = _are_shares(stored)
     return {
-        (layout, unit): _lie_inside(_read(stored, of_images, (layout, unit)), of_images)
-        & (unit == "shares" or not are_shares)
-        for layout in LAYOUTS
-        for unit in ("pixels", "shares")
+        name: _lie_inside(to_pixels(stored, name, of_images), of_images)
+        & (name.endswith("shares") or not are_shares)
+        for name in FORMATS
     }
 
 
@@ -182,33 +179,23 @@ def _lie_inside(boxes_xyxy: np.ndarray, sizes: np.ndarray) -> Bool[np.ndarray, "
     return np.asarray(((last > first) & (first >= -slack) & (last <= sides + slack)).all(axis=1))
 
 
-def _stored(boxes_xyxy: np.ndarray, sizes: np.ndarray, reading: tuple[str, str]) -> np.ndarray:
+def _stored(boxes_xyxy: np.ndarray, sizes: np.ndarray, box_format: BoxFormat) -> Float64[np.ndarray, "n 4"]:
     """Undo what a reader did: corners in pixels to the numbers of the source."""
-    layout, unit = reading
-    boxes = torch.from_numpy(np.ascontiguousarray(boxes_xyxy, dtype=np.float32))
-    convert = {"xywh": xyxy_to_xywh, "cxcywh": xyxy_to_cxcywh}.get(layout)
+    boxes = torch.from_numpy(boxes_xyxy.astype(np.float64))
+    convert = {"xywh": xyxy_to_xywh, "cxcywh": xyxy_to_cxcywh}.get(box_format.split("_")[0])
     numbers = (convert(boxes) if convert else boxes).numpy()
-    return numbers / _scale(sizes) if unit == "shares" else numbers
+    return numbers / sizes[:, [1, 0, 1, 0]] if box_format.endswith("shares") else numbers
 
 
-def _read(stored: np.ndarray, sizes: np.ndarray, reading: tuple[str, str]) -> np.ndarray:
-    layout, unit = reading
-    numbers = stored * _scale(sizes) if unit == "shares" else stored
-    boxes = torch.from_numpy(np.ascontiguousarray(numbers, dtype=np.float32))
-    convert = {"xywh": xywh_to_xyxy, "cxcywh": cxcywh_to_xyxy}.get(layout)
-    return (convert(boxes) if convert else boxes).numpy()
-
-
-def _scale(sizes: np.ndarray) -> np.ndarray:
-    return sizes[:, [1, 0, 1, 0]].astype(np.float32)
+def _describe(box_format: BoxFormat) -> str:
+    layout, unit = box_format.split("_")[0], "shares" if box_format.endswith("shares") else "pixels"
+    return f"{LAYOUTS[layout]} ({layout}) in {unit}"
 
 
 def _choice(severity: Severity, box_format: BoxFormat, reason: str) -> Finding:
-    layout = box_format.split("_")[0]
-    unit = "shares of the image" if box_format.endswith("shares") else "pixels"
     return Finding(
         severity,
         "box-format",
-        f"boxes are read as {LAYOUTS[layout]} ({layout}) in {unit}, {reason}",
+        f"boxes are read as {_describe(box_format)}, {reason}",
         "Nothing, if that is right; else name the column so, such as bbox_xyxy",
     )

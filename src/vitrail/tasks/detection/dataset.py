@@ -15,10 +15,10 @@ from vitrail.data.dataset import DividedDataset, ImageSplit
 from vitrail.data.findings import Finding
 from vitrail.data.splits import SplitName
 
-BoxFormat = Literal["xyxy", "xywh", "xyxy_shares", "xywh_shares", "cxcywh_shares"]
+BoxFormat = Literal["xyxy", "xywh", "cxcywh", "xyxy_shares", "xywh_shares", "cxcywh_shares"]
 """The format of a source's boxes: in pixels, or in shares, 0 to 1, of the image's width and height.
 
-Pascal VOC stores xyxy, COCO xywh, YOLO cxcywh_shares; columns of a table may be any."""
+Pascal VOC stores xyxy, COCO xywh, YOLO cxcywh_shares; columns of a table may be any but cxcywh."""
 
 
 class BoxSplit:
