@@ -12,7 +12,6 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import torch
 
@@ -53,17 +52,17 @@ CONFIG_SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class YoloConfig:
-    """The content of a YAML file."""
+    """The content of a YAML file; all fields may be empty."""
 
-    file: Path
-    folders: Mapping[SplitName, tuple[str, ...]]
+    file: Path | None = None
+    folders: Mapping[SplitName, tuple[str, ...]] = field(default_factory=dict)
     """Image folders, or lists of images, of each split."""
-    base: str
-    """The folder they are relative to, itself relative to the file; empty if not given."""
-    names: Mapping[int, str]
-    """Class names by id; may be empty."""
-    num_classes: int | None
-    numbers_per_box: int | None
+    base: str = ""
+    """The folder they are relative to, itself relative to the file."""
+    names: Mapping[int, str] = field(default_factory=dict)
+    """Class names by id."""
+    num_classes: int | None = None
+    numbers_per_box: int | None = None
     """Keypoint data sets: numbers on a line after the class, the box included."""
 
 
@@ -135,7 +134,23 @@ def load_config(path: Path) -> YoloConfig:
     Raises:
         DataError: it is not valid YAML, or its names or folders are malformed.
     """
-    content = _load_yaml(path)
+    try:
+        import yaml
+    except ImportError:
+        raise missing_package(f"reading {path} needs", "pyyaml", "detection", DataError) from None
+
+    def faulty(given: str, expected: str) -> DataError:
+        return DataError(f"{path} {given}", expected=expected, remedy="Correct the file")
+
+    if path.stat().st_size > MAX_BYTES:
+        raise faulty(f"has more than {MAX_BYTES:,} bytes", "names of classes and folders")
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise faulty(f"cannot be read: {reason}", "a YAML file with names, train and val") from None
+    if not isinstance(content, Mapping):
+        raise faulty(f"holds {reprlib.repr(content)}", "a YAML file with the keys names, train and val")
     folders: dict[SplitName, tuple[str, ...]] = {}
     for key, value in content.items():
         split = SPLIT_NAMES.get(str(key).lower())
@@ -143,84 +158,31 @@ def load_config(path: Path) -> YoloConfig:
             continue
         entries = value if isinstance(value, list) else [value]
         if not all(isinstance(entry, str) and entry.strip() for entry in entries):
-            raise _faulty(
-                path, f"says {key}: {reprlib.repr(value)}", "a folder of images, or a list of folders"
-            )
+            raise faulty(f"says {key}: {reprlib.repr(value)}", "a folder of images, or a list of folders")
         folders[split] = tuple(entry.strip() for entry in entries)
-    base = content.get("path")
+    names = {} if content.get("names") is None else content["names"]
+    if not isinstance(names, list | Mapping):
+        raise faulty(f"says names: {reprlib.repr(names)}", "a list of names, or names by id")
+    named: dict[int, str] = {}
+    for key, name in names.items() if isinstance(names, Mapping) else enumerate(names):
+        class_id = whole_number(key)
+        if class_id is None or class_id < 0 or isinstance(name, list | Mapping | None):
+            given = f"names the class {reprlib.repr(key)}: {reprlib.repr(name)}"
+            raise faulty(given, "a text for each id 0, 1, ...")
+        named[class_id] = str(name).strip() or str(class_id)
+    base, shape = content.get("path"), content.get("kpt_shape")
+    sides = [whole_number(side) for side in shape] if isinstance(shape, list) else []
     return YoloConfig(
         path,
         folders,
         base.strip() if isinstance(base, str) else "",
-        _names(path, content.get("names")),
+        named,
         whole_number(content.get("nc")),
-        _numbers_per_box(content.get("kpt_shape")),
+        4 + sides[0] * sides[1] if len(sides) == 2 and None not in sides else None,
     )
 
 
-def read_names(path: Path) -> dict[int, str]:
-    """Read a file with one class name per line.
-
-    Raises:
-        DataError: it is not text.
-    """
-    lines = read_list(path, entry="the name of a class, in the order of the ids,")
-    while lines and not lines[-1].strip():
-        lines.pop()
-    return {index: line.strip() or str(index) for index, line in enumerate(lines)}
-
-
-def _load_yaml(path: Path) -> Mapping[Any, Any]:
-    try:
-        import yaml
-    except ImportError:
-        raise missing_package(f"reading {path} needs", "pyyaml", "detection", DataError) from None
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise _faulty(path, f"has more than {MAX_BYTES:,} bytes", "names of classes and folders")
-        content = yaml.safe_load(path.read_bytes())
-    except DataError:
-        raise
-    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise _faulty(path, f"cannot be read: {reason}", "a YAML file with names, train and val") from None
-    if not isinstance(content, Mapping):
-        raise _faulty(
-            path, f"holds {reprlib.repr(content)}", "a YAML file with the keys names, train and val"
-        )
-    return content
-
-
-def _names(path: Path, names: Any) -> dict[int, str]:
-    if names is None:
-        return {}
-    if not isinstance(names, list | Mapping):
-        raise _faulty(path, f"says names: {reprlib.repr(names)}", "a list of names, or names by id")
-    pairs = names.items() if isinstance(names, Mapping) else enumerate(names)
-    named: dict[int, str] = {}
-    for key, name in pairs:
-        class_id = whole_number(key)
-        if class_id is None or class_id < 0 or isinstance(name, list | Mapping | None):
-            raise _faulty(
-                path,
-                f"names the class {reprlib.repr(key)}: {reprlib.repr(name)}",
-                "a text for each id 0, 1, ...",
-            )
-        named[class_id] = str(name).strip() or str(class_id)
-    return named
-
-
-def _numbers_per_box(shape: Any) -> int | None:
-    if not (isinstance(shape, list) and len(shape) == 2):
-        return None
-    number, values = whole_number(shape[0]), whole_number(shape[1])
-    return None if number is None or values is None else 4 + number * values
-
-
-def _faulty(path: Path, given: str, expected: str) -> DataError:
-    return DataError(f"{path} {given}", expected=expected, remedy="Correct the file")
-
-
+NAME_ENTRY = "the name of a class, in the order of the ids,"
 CONFIG_NAMES = ("data", "dataset", "config")
 NAME_FILES = (
     "classes.txt", "obj.names", "_darknet.labels", "classes.names", "labels.txt", "predefined_classes.txt",
@@ -252,13 +214,13 @@ def find_config(root: Path) -> Path | None:
 def has_labels(root: Path) -> bool:
     """Tell cheaply whether a folder holds images with label files in one of the usual layouts."""
     folders = [root, *split_folders(root).values()]
-    for labels in existing([folder / "labels" for folder in folders]):
-        if any(_holds_labels(folder_of_labels) for folder_of_labels in (labels, *folders_in(labels)[:5])):
-            return True
-    if any(_holds_labels(folder, beside_images=True) for folder in folders):
-        return True
-    lists = [file for name in LIST_FILES if (file := root / name).is_file()]
-    return bool(lists) and any(_holds_labels(inner, beside_images=True) for inner in folders_in(root)[:5])
+    labels = existing([folder / "labels" for folder in folders])
+    apart = [inner for folder in labels for inner in (folder, *folders_in(folder)[:5])]
+    if any((root / name).is_file() for name in LIST_FILES):
+        folders += folders_in(root)[:5]
+    return any(map(_holds_labels, apart)) or any(
+        _holds_labels(folder, beside_images=True) for folder in folders
+    )
 
 
 def images_by_split(root: Path) -> dict[SplitName, list[Path]]:
@@ -334,7 +296,7 @@ def _resolve(path: str, bases: Sequence[Path]) -> Path | None:
     """Resolve a path, falling back to its trailing parts where the data was moved."""
     relative = PurePosixPath(path.replace("\\", "/"))
     for base in bases:
-        if _exists(base / relative):
+        if (base / relative).exists():
             return base / relative
     parts = [part for part in relative.parts if part not in ("..", "/", ".")]
     for start in range(len(parts)):
@@ -342,13 +304,9 @@ def _resolve(path: str, bases: Sequence[Path]) -> Path | None:
         if len(tail) == 1 and (tail[0].lower() in GENERIC):
             continue
         for base in bases:
-            if _exists(base.joinpath(*tail)):
+            if base.joinpath(*tail).exists():
                 return base.joinpath(*tail)
     return None
-
-
-def _exists(path: Path) -> bool:
-    return path.is_dir() or path.is_file()
 
 
 def _configs(root: Path) -> Iterator[Path]:
@@ -370,10 +328,14 @@ def _holds_labels(folder: Path, *, beside_images: bool = False) -> bool:
 
 @dataclass
 class _YoloReading(Reading):
-    config: YoloConfig | None = None
+    config: YoloConfig = YoloConfig()
     used: set[Path] = field(default_factory=set)
     """The label files of images."""
     label_folders: set[Path] = field(default_factory=set)
+
+    @property
+    def bases(self) -> list[Path]:
+        return [self.root] if self.config.file is None else [self.config.file.parent, self.root]
 
 
 def recognises(path: Path) -> bool:
@@ -398,7 +360,7 @@ def read(path: Path) -> RawBoxes:
     if path.is_dir():
         root = next(root for root in nested(path) if _is_root(root))
         config_file = find_config(root)
-    done = _YoloReading(root, config=None if config_file is None else load_config(config_file))
+    done = _YoloReading(root, config=YoloConfig() if config_file is None else load_config(config_file))
     by_split = _images(done)
     for split, images in by_split.items():
         if entries := _annotate(images, split, done):
@@ -417,12 +379,12 @@ def read(path: Path) -> RawBoxes:
 def _images(done: _YoloReading) -> dict[SplitName, list[Path]]:
     """Return the images of each split."""
     config = done.config
-    if config is None or not config.folders:
+    if config.file is None or not config.folders:
         found = images_by_split(done.root)
         if not any(found.values()):
             raise DataError(
                 f"{done.root} holds label files and no image"
-                if config is None
+                if config.file is None
                 else f"{config.file} names no folder of images, and none lies beside it",
                 expected="images beside them, or in images/ beside labels/",
                 remedy="Put the images there",
@@ -462,18 +424,15 @@ def _annotate(images: Sequence[Path], split: SplitName, done: _YoloReading) -> l
     by_folder: dict[Path, list[Path]] = {}
     for image in images:
         by_folder.setdefault(image.parent, []).append(image)
-    bases = [done.root] if done.config is None else [done.config.file.parent, done.root]
     annotated = []
     for folder, members in by_folder.items():
-        labels = label_folder(folder, (image.stem for image in members), bases)
+        labels = label_folder(folder, (image.stem for image in members), done.bases)
         if labels is None:
             done.note("unlabelled-folders", f"{split}: {relative_name(folder, done.root)}")
             continue
         done.label_folders.add(labels)
-        for image in members:
-            entry = _read_labels(image, labels / f"{image.stem}.txt", done)
-            if entry is not None:
-                annotated.append(entry)
+        entries = (_read_labels(image, labels / f"{image.stem}.txt", done) for image in members)
+        annotated += [entry for entry in entries if entry is not None]
     return annotated
 
 
@@ -490,8 +449,7 @@ def _read_labels(image: Path, file: Path, done: _YoloReading) -> AnnotatedImage 
         reason = error.strerror if isinstance(error, OSError) else f"byte {error.start} is not UTF-8 text"
         done.note("unreadable-annotations", f"{called}: {reason}")
         return None
-    numbers_per_box = None if done.config is None else done.config.numbers_per_box
-    entry.boxes, kinds, malformed = parse_labels(text, numbers_per_box)
+    entry.boxes, kinds, malformed = parse_labels(text, done.config.numbers_per_box)
     for kind in sorted(kinds):
         done.note(kind, called)
     for fault in malformed:
@@ -510,18 +468,21 @@ def _orphans(done: _YoloReading) -> list[Path]:
 
 
 def _class_names(done: _YoloReading) -> dict[int, str]:
-    """Return the class names by id, from the YAML file or a list of names."""
+    """Return the class names by id, from the YAML file or a list with a name in each line."""
     config = done.config
-    if config is not None and config.names:
+    if config.names:
         if config.num_classes is not None and config.num_classes != len(config.names):
             done.note("class-count", f"nc: {config.num_classes}, names: {len(config.names)}")
         return dict(config.names)
-    parents = sorted({folder.parent for folder in done.label_folders})
-    for folder in dict.fromkeys([done.root, *sorted(done.label_folders), *parents]):
-        for name in NAME_FILES:
-            if (folder / name).is_file() and (named := read_names(folder / name)):
-                return named
-    where = f"{config.file} has no names" if config is not None else f"{done.root} has no file of class names"
+    folders = sorted(done.label_folders)
+    for folder in dict.fromkeys([done.root, *folders, *sorted(each.parent for each in folders)]):
+        for file in (folder / name for name in NAME_FILES if (folder / name).is_file()):
+            lines = [line.strip() for line in read_list(file, entry=NAME_ENTRY)]
+            while lines and not lines[-1]:
+                lines.pop()
+            if lines:
+                return {index: line or str(index) for index, line in enumerate(lines)}
+    where = f"{config.file} has no names" if config.file else f"{done.root} has no file of class names"
     raise DataError(
         f"{where}, so that the classes have numbers alone",
         expected="data.yaml with 'names: [first, second, ...]', or classes.txt with a name in each line",
