@@ -17,7 +17,7 @@ from vitrail.nn.cache import LayerCache
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import masked_softmax
 from vitrail.nn.scores import AdditiveScore, Score, ScoreName, build_score
-from vitrail.nn.tap import Scored, Tap, TokenGrids
+from vitrail.nn.tap import Scored, Tap, TokenGrids, one_grid
 from vitrail.nn.tokens import Bias, Grid, Mask, Tokens
 
 
@@ -196,7 +196,7 @@ class Attention(nn.Module):
             may_attend=may_attend,
             dropout=self.dropout if self.training else 0.0,
             tap=self.tap,
-            grids=None if grid is None else TokenGrids(queries=grid, keys=grid),
+            grids=one_grid(grid),
             attend=self.attend,
             drop=self.drop,
         )

@@ -25,6 +25,11 @@ class TokenGrids(NamedTuple):
     and of each key, row by row, -1 for padding; None without windows."""
 
 
+def one_grid(grid: Grid | None) -> TokenGrids | None:
+    """Return the grids of tokens that are both queries and keys."""
+    return None if grid is None else TokenGrids(queries=grid, keys=grid)
+
+
 class Scored(NamedTuple):
     """What a layer that forms its attention weights computed them from."""
 

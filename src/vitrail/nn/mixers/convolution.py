@@ -10,6 +10,7 @@ A causal kernel, of a decoder, ends with the token itself; no mask is needed, an
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -21,7 +22,7 @@ from vitrail.nn.blocks import Dropout
 from vitrail.nn.cache import LayerCache
 from vitrail.nn.masks import hide_padding
 from vitrail.nn.mixers.contract import MixerShape, locate
-from vitrail.nn.tap import Tap, TokenGrids
+from vitrail.nn.tap import Tap, one_grid
 from vitrail.nn.tokens import Grid, Mask, Tokens
 
 SEQUENCE_KERNEL = 15  # Wu et al. 2019, section 4.2: 3, 7, 15 and 31 from the first block to the last
@@ -39,6 +40,8 @@ class LightConvolution(nn.Module):
     Paper: Wu et al. 2019, section 3; input by gated linear unit and output projection as in figure 2.
     """
 
+    name = "light_convolution"
+
     tap: Tap | None
 
     def __init__(
@@ -55,10 +58,14 @@ class LightConvolution(nn.Module):
         self.num_heads, self.kernel_size, self.causal = num_heads, kernel_size, causal
         self.kernel_dropout = Dropout(kernel_dropout)
         self.expand = nn.Linear(dim, 2 * dim)
-        self.position_scores = nn.Parameter(torch.empty(num_heads, kernel_size[0] * kernel_size[1]))
-        nn.init.xavier_uniform_(self.position_scores)  # as the paper's published code
+        self.add_scores(dim, math.prod(kernel_size))
         self.projection = nn.Linear(dim, dim)
         self.tap = None
+
+    def add_scores(self, dim: int, num_weights: int) -> None:
+        """Make the parameters that the kernels come from."""
+        self.position_scores = nn.Parameter(torch.empty(self.num_heads, num_weights))
+        nn.init.xavier_uniform_(self.position_scores)  # as the paper's published code
 
     def forward(
         self,
@@ -70,86 +77,70 @@ class LightConvolution(nn.Module):
     ) -> Tokens:
         values = F.glu(self.expand(x))
         if not self.causal:
-            values = hide_padding(values, may_attend, layer="light_convolution")
+            values = hide_padding(values, may_attend, layer=self.name)
         num_prefix, shape = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
-        kernel = self.kernel_dropout(self.position_scores.softmax(dim=-1, dtype=torch.float32))  # h k
+        patches = values[:, num_prefix:]
+        kernels = self.kernels(patches)
         if cache is not None:
-            return self.projection(_mix_past(kernel[None, :, None], values, cache, self.tap))
+            return self.projection(_mix_past(kernels, values, cache, self.tap))
         if self.tap is not None:
-            weights = kernel[:, None].expand(x.shape[0], -1, shape[0] * shape[1], -1)  # b h patches k
-            matrix = _mixing_matrix(weights, self.kernel_size, num_prefix, shape, may_attend, self.causal)
-            self.tap.take_weights(matrix, kind="mixing", grids=_token_grids(grid))
-        per_channel = kernel.repeat_interleave(values.shape[-1] // self.num_heads, dim=0)  # d k
+            weights = kernels.expand(x.shape[0], -1, patches.shape[1], -1)  # b h patches k
+            matrix = self._mixing_matrix(weights, num_prefix, shape, may_attend)
+            self.tap.take_weights(matrix, kind="mixing", grids=one_grid(grid))
+        mixed = self.convolve(patches, kernels, shape)
+        return self.projection(_with_prefix(mixed, num_prefix, may_attend))
+
+    def kernels(self, patches: Tensor) -> Float[Tensor, "#batch heads #patches weights"]:
+        """Return the kernel of each head, and of each patch where they differ."""
+        return self.kernel_dropout(self.position_scores.softmax(dim=-1, dtype=torch.float32))[None, :, None]
+
+    def convolve(self, patches: Tensor, kernels: Tensor, grid: Grid) -> Float[Tensor, "batch patches dim"]:
+        per_channel = kernels[0, :, 0].repeat_interleave(patches.shape[-1] // self.num_heads, dim=0)  # d k
         rows, columns = self.kernel_size
         mixed = F.conv2d(
-            values[:, num_prefix:].transpose(1, 2).reshape(x.shape[0], -1, *shape),  # b d rows columns
-            per_channel.reshape(-1, 1, *self.kernel_size).to(values.dtype),
+            patches.transpose(1, 2).reshape(patches.shape[0], -1, *grid),  # b d rows columns
+            per_channel.reshape(-1, 1, rows, columns).to(patches.dtype),
             padding=(0, columns - 1) if self.causal else (rows // 2, columns // 2),
-            groups=values.shape[-1],
-        )[..., : shape[1]]  # without what a causal kernel computes behind the last token
-        return self.projection(_with_prefix(mixed.flatten(2).transpose(1, 2), num_prefix, may_attend))
+            groups=patches.shape[-1],
+        )[..., : grid[1]]  # without what a causal kernel computes behind the last token
+        return mixed.flatten(2).transpose(1, 2)
+
+    def _mixing_matrix(
+        self, kernels: Tensor, num_prefix: int, grid: Grid, may_attend: Tensor | None
+    ) -> Float[Tensor, "batch heads tokens tokens"]:
+        """Return the whole mixing matrix: the mean for prefix tokens, then the patches' kernels."""
+        positions = kernel_positions(grid, self.kernel_size, causal=self.causal, device=kernels.device)
+        weights = F.pad(_spread(kernels, positions), (num_prefix, 0))  # b h patches tokens
+        if may_attend is not None:
+            weights = weights.masked_fill(~may_attend, 0.0)
+            may_attend = may_attend.expand(*weights.shape[:2], -1, -1).flatten(0, 1)[:, None]
+        matrix = _with_prefix(weights.flatten(0, 1), num_prefix, may_attend)
+        return matrix.reshape(*weights.shape[:2], -1, weights.shape[-1])
 
 
-class DynamicConvolution(nn.Module):
-    """Apply a softmax-normalised kernel that each token predicts for itself to gated tokens.
+class DynamicConvolution(LightConvolution):
+    """``LightConvolution`` with a kernel that each token predicts for itself.
 
     The kernels are applied as a banded mixing matrix, which for the few hundred tokens of an image or a
     sentence takes less memory than a copy of each token's whole neighbourhood.
 
-    Args:
-        kernel_size: rows and columns of a kernel, odd; one row for sequences.
-        kernel_dropout: probability that a weight of the normalised kernel is dropped (DropConnect).
-        causal: whether a token sees only itself and earlier ones; for sequences.
-
-    Paper: Wu et al. 2019, section 4; input by gated linear unit and output projection as in figure 2.
+    Paper: Wu et al. 2019, section 4.
     """
 
-    tap: Tap | None
+    name = "dynamic_convolution"
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        *,
-        kernel_size: tuple[int, int],
-        kernel_dropout: float = 0.0,
-        causal: bool = False,
-    ) -> None:
-        super().__init__()
-        assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
-        self.num_heads, self.kernel_size, self.causal = num_heads, kernel_size, causal
-        self.kernel_dropout = Dropout(kernel_dropout)
-        self.expand = nn.Linear(dim, 2 * dim)
-        self.kernel = nn.Linear(dim, num_heads * kernel_size[0] * kernel_size[1])
-        self.projection = nn.Linear(dim, dim)
-        self.tap = None
+    def add_scores(self, dim: int, num_weights: int) -> None:
+        self.kernel = nn.Linear(dim, self.num_heads * num_weights)
 
-    def forward(
-        self,
-        x: Tokens,
-        *,
-        may_attend: Mask | None = None,
-        grid: Grid | None = None,
-        cache: LayerCache | None = None,
-    ) -> Tokens:
-        values = F.glu(self.expand(x))
-        if not self.causal:
-            values = hide_padding(values, may_attend, layer="dynamic_convolution")
-        num_prefix, shape = locate(x.shape[1], None if self.kernel_size[0] == 1 else grid)
-        of_patches = values[:, num_prefix:]
-        kernels = self.kernel(of_patches).unflatten(-1, (self.num_heads, -1))  # b patches h k
-        kernels = kernels.softmax(dim=-1, dtype=torch.float32).transpose(1, 2)  # b h patches k
-        kernels = self.kernel_dropout(kernels).to(values.dtype)
-        if cache is not None:
-            return self.projection(_mix_past(kernels, values, cache, self.tap))
-        if self.tap is not None:
-            matrix = _mixing_matrix(kernels, self.kernel_size, num_prefix, shape, may_attend, self.causal)
-            self.tap.take_weights(matrix, kind="mixing", grids=_token_grids(grid))
-        positions = kernel_positions(shape, self.kernel_size, causal=self.causal, device=x.device)
-        weights = _spread(kernels, positions)  # b h patches patches
-        by_head = of_patches.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # b h patches d
-        mixed = weights @ by_head
-        return self.projection(_with_prefix(mixed.transpose(1, 2).flatten(2), num_prefix, may_attend))
+    def kernels(self, patches: Tensor) -> Float[Tensor, "batch heads patches weights"]:
+        scores = self.kernel(patches).unflatten(-1, (self.num_heads, -1))  # b patches h k
+        kernels = scores.softmax(dim=-1, dtype=torch.float32).transpose(1, 2)  # b h patches k
+        return self.kernel_dropout(kernels).to(patches.dtype)
+
+    def convolve(self, patches: Tensor, kernels: Tensor, grid: Grid) -> Float[Tensor, "batch patches dim"]:
+        positions = kernel_positions(grid, self.kernel_size, causal=self.causal, device=patches.device)
+        by_head = patches.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # b h patches d
+        return (_spread(kernels, positions) @ by_head).transpose(1, 2).flatten(2)
 
 
 def kernel_positions(
@@ -211,30 +202,7 @@ def _with_prefix(mixed: Tensor, num_prefix: int, may_attend: Tensor | None) -> T
     return torch.cat((mean.expand(-1, num_prefix, -1), mixed), dim=1)
 
 
-def _mixing_matrix(
-    kernels: Tensor,
-    kernel_size: tuple[int, int],
-    num_prefix: int,
-    grid: tuple[int, int],
-    may_attend: Tensor | None,
-    causal: bool,
-) -> Float[Tensor, "batch heads tokens tokens"]:
-    """Return the whole mixing matrix: the mean for prefix tokens, then the patches' kernels."""
-    weights = _spread(kernels, kernel_positions(grid, kernel_size, causal=causal, device=kernels.device))
-    weights = F.pad(weights, (num_prefix, 0))  # b h patches tokens
-    if may_attend is not None:
-        weights = weights.masked_fill(~may_attend, 0.0)
-    by_head = weights.flatten(0, 1)  # b*h patches tokens
-    if may_attend is not None:
-        may_attend = may_attend.expand(len(weights), weights.shape[1], -1, -1).flatten(0, 1)[:, None]
-    return _with_prefix(by_head, num_prefix, may_attend).reshape(*weights.shape[:2], -1, weights.shape[-1])
-
-
-def _token_grids(grid: Grid | None) -> TokenGrids | None:
-    return None if grid is None else TokenGrids(queries=grid, keys=grid)
-
-
-def _build(shape: MixerShape, *, kind: type[LightConvolution] | type[DynamicConvolution]) -> nn.Module:
+def _build(shape: MixerShape, *, kind: type[LightConvolution]) -> nn.Module:
     size = shape.kernel_size or (SEQUENCE_KERNEL if shape.grid is None else GRID_KERNEL)
     return kind(
         shape.dim,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.nn.masks import hide_padding, neighbourhood_mask, read_key_mask
 from vitrail.nn.mixers.contract import locate
-from vitrail.nn.tap import Tap, TokenGrids
+from vitrail.nn.tap import Tap, one_grid
 from vitrail.nn.tokens import Grid, Mask, Tokens
 
 POOL_SIZE = 3  # Yu et al. 2022, section 3.2
@@ -37,9 +37,8 @@ class PoolingMixer(nn.Module):
             is_there = read_key_mask(may_attend, layer="pooling")[..., None].to(x.dtype)  # b or 1, n 1
         num_prefix, shape = locate(x.shape[1], grid)
         if self.tap is not None:
-            grids = None if grid is None else TokenGrids(queries=grid, keys=grid)
             weights = _mixing_matrix(num_prefix, shape, x, is_there)
-            self.tap.take_weights(weights, kind="mixing", grids=grids)
+            self.tap.take_weights(weights, kind="mixing", grids=one_grid(grid))
         mean = _mean_of_neighbours(values[:, num_prefix:], shape)
         if is_there is not None:
             # Both means are over the same neighbours, so their ratio is the mean over those that are not

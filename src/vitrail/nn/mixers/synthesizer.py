@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitrail.nn.masks import masked_softmax
 from vitrail.nn.mixers.contract import MixerShape, check_length, fit_to_tokens
-from vitrail.nn.tap import Tap, TokenGrids
+from vitrail.nn.tap import Tap, one_grid
 from vitrail.nn.tokens import Grid, Mask, Tokens
 
 FACTOR_RANK = 8  # Tay et al. 2021, section 3.2.4, "we set k = 8"
@@ -41,8 +41,7 @@ class Synthesizer(nn.Module):
     def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         weights = masked_softmax(self.scores(x, grid=grid).float(), may_attend)  # b or 1, h q k
         if self.tap is not None:
-            grids = None if grid is None else TokenGrids(queries=grid, keys=grid)
-            self.tap.take_weights(weights.expand(x.shape[0], -1, -1, -1), kind="mixing", grids=grids)
+            self.tap.take_weights(weights.expand(x.shape[0], -1, -1, -1), kind="mixing", grids=one_grid(grid))
         values = self.value(x).unflatten(-1, (self.num_heads, -1))  # b k h d
         mixed = torch.einsum("bhqk,bkhd->bqhd", weights.to(values.dtype), values)
         return self.projection(mixed.flatten(2))
@@ -67,9 +66,8 @@ class DenseScores(nn.Module):
     ) -> Float[Tensor, "batch heads queries queries"]:
         """Return the scores; the weights of the keys are resampled to another grid."""
         hidden = self.hidden(x).relu().unflatten(-1, (self.shape.num_heads, -1))  # b q h d
-        keys = fit_to_tokens(self.key_positions, self.shape, x.shape[1], grid)
-        bias = fit_to_tokens(self.key_position_bias, self.shape, x.shape[1], grid)
-        return _scores_of_positions(hidden, keys, bias)
+        tables = self.key_positions, self.key_position_bias
+        return _scores_of_positions(hidden, *tables, self.shape, x.shape[1], grid)
 
 
 class RandomScores(nn.Module):
@@ -131,26 +129,17 @@ class FactorizedDenseScores(nn.Module):
         self, x: Float[Tensor, "batch queries dim"], *, grid: Grid | None = None
     ) -> Float[Tensor, "batch heads queries queries"]:
         """Return the scores; the weights of rows and columns are resampled to another grid."""
-        num_tokens = x.shape[1]
-        rows, columns = self.row_shape, self.column_shape
-        if grid is not None and self.shape.grid is not None:
-            rows = rows._replace(num_tokens=self.shape.num_prefix + grid[0], grid=(grid[0], 1))
-            columns = columns._replace(num_tokens=grid[1], grid=(grid[1], 1))
-        else:
+        num_tokens, num_prefix = x.shape[1], self.shape.num_prefix
+        if grid is None or self.shape.grid is None:
             check_length(self.shape, num_tokens)
+            grid = len(self.row_positions) - num_prefix, len(self.column_positions)
         hidden = self.hidden(x).relu().unflatten(-1, (self.shape.num_heads, -1))  # b q h d
-        by_row = self._along(hidden, self.row_positions, self.row_position_bias, self.row_shape, rows)
-        by_column = self._along(
-            hidden, self.column_positions, self.column_position_bias, self.column_shape, columns
-        )
-        num_prefix = self.shape.num_prefix
+        of_rows = self.row_positions, self.row_position_bias, self.row_shape
+        by_row = _scores_of_positions(hidden, *of_rows, num_prefix + grid[0], (grid[0], 1))
+        of_columns = self.column_positions, self.column_position_bias, self.column_shape
+        by_column = _scores_of_positions(hidden, *of_columns, grid[1], (grid[1], 1))
         patches = (by_row[..., num_prefix:, None] * by_column[..., None, :]).flatten(-2)  # b h q patches
         return torch.cat((by_row[..., :num_prefix], patches), dim=-1)[..., :num_tokens]
-
-    @staticmethod
-    def _along(hidden: Tensor, weight: Tensor, bias: Tensor, made: MixerShape, wanted: MixerShape) -> Tensor:
-        fitted = (fit_to_tokens(table, made, wanted.num_tokens, wanted.grid) for table in (weight, bias))
-        return _scores_of_positions(hidden, *fitted)
 
 
 class FactorizedRandomScores(nn.Module):
@@ -213,8 +202,11 @@ class MixedScores(nn.Module):
         return sum(mixed[1:], start=mixed[0])
 
 
-def _scores_of_positions(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A separate linear layer per head."""
+def _scores_of_positions(
+    hidden: Tensor, weight: Tensor, bias: Tensor, shape: MixerShape, num_tokens: int, grid: Grid | None
+) -> Float[Tensor, "batch heads queries {num_tokens}"]:
+    """Apply a linear layer of each head, whose outputs are positions, fitted to those there are."""
+    weight, bias = (fit_to_tokens(table, shape, num_tokens, grid) for table in (weight, bias))
     return torch.einsum("bqhd,khd->bhqk", hidden, weight.to(hidden.dtype)) + bias.T[:, None].to(hidden.dtype)
 
 
@@ -222,22 +214,21 @@ def _drawn(*sizes: int, std: float) -> nn.Parameter:
     return nn.Parameter(nn.init.normal_(torch.empty(*sizes), std=std))
 
 
-def _build(shape: MixerShape, *, scores: Callable[[MixerShape], nn.Module]) -> Synthesizer:
-    return Synthesizer(shape.dim, shape.num_heads, scores=scores(shape))
+def _build(shape: MixerShape, *, scores: Sequence[Callable[[MixerShape], nn.Module]]) -> Synthesizer:
+    made = [kind(shape) for kind in scores]
+    return Synthesizer(shape.dim, shape.num_heads, scores=made[0] if len(made) == 1 else MixedScores(*made))
 
 
-def _build_mixed(shape: MixerShape, *, scores: Sequence[Callable[[MixerShape], nn.Module]]) -> Synthesizer:
-    mixed = MixedScores(*(kind(shape) for kind in scores))
-    return Synthesizer(shape.dim, shape.num_heads, scores=mixed)
-
-
-MIXERS = {
-    "synthesizer_dense": partial(_build, scores=DenseScores),
-    "synthesizer_random": partial(_build, scores=RandomScores),
-    "synthesizer_factorized": partial(_build, scores=FactorizedRandomScores),
-    "synthesizer_factorized_dense": partial(_build, scores=FactorizedDenseScores),
-    "synthesizer_fixed_random": partial(_build, scores=partial(RandomScores, trainable=False)),
-    "synthesizer_random_dense": partial(_build_mixed, scores=(RandomScores, DenseScores)),
-    "synthesizer_random_attention": partial(_build_mixed, scores=(RandomScores, DotProductScores)),
-    "synthesizer_dense_attention": partial(_build_mixed, scores=(DenseScores, DotProductScores)),
+SCORES: dict[str, Sequence[Callable[[MixerShape], nn.Module]]] = {
+    "synthesizer_dense": [DenseScores],
+    "synthesizer_random": [RandomScores],
+    "synthesizer_factorized": [FactorizedRandomScores],
+    "synthesizer_factorized_dense": [FactorizedDenseScores],
+    "synthesizer_fixed_random": [partial(RandomScores, trainable=False)],
+    "synthesizer_random_dense": [RandomScores, DenseScores],
+    "synthesizer_random_attention": [RandomScores, DotProductScores],
+    "synthesizer_dense_attention": [DenseScores, DotProductScores],
 }
+"""Scores by mixer; several are mixed."""
+
+MIXERS = {name: partial(_build, scores=scores) for name, scores in SCORES.items()}
