@@ -13,14 +13,13 @@ from vitrail.nn.masks import padding_mask
 from vitrail.nn.recurrent import CELLS, Encoding
 from vitrail.nn.recurrent_decoder import (
     AttentionDecoder,
-    AttentionReadout,
     ContextAttention,
     ContextFeedingDecoder,
     ImageAttentionDecoder,
     InputFeedingDecoder,
+    Readout,
     RecurrentStack,
     SummaryDecoder,
-    SummaryReadout,
 )
 
 ALL_SCORES = ["scaled_dot", "dot", "general", "additive"]
@@ -63,10 +62,10 @@ def test_steps_one_by_one_equal_all_at_once_and_do_not_see_padding(name):
     layer = context_layer(name)
     query, context = torch.randn(2, 3, 4), torch.randn(2, 5, 4 if "dot" in name else 6)
     may_attend = padding_mask(torch.tensor([2, 5]), 5)
-    together = layer(query, layer.remember(context), may_attend=may_attend)
+    together = layer(query, layer.remember(context, may_attend))
     context[0, 2:] = 7.0
-    memory = layer.remember(context)
-    apart = [layer(query[:, [step]], memory, may_attend=may_attend) for step in range(3)]
+    memory = layer.remember(context, may_attend)
+    apart = [layer(query[:, [step]], memory) for step in range(3)]
     torch.testing.assert_close(torch.cat(apart, dim=1), together, rtol=1e-5, atol=1e-6)
 
 
@@ -82,13 +81,12 @@ def build_decoder(kind: str, cell: str, *, depth: int = 2) -> nn.Module:
         DIM if has_attention else DIM + HIDDEN, HIDDEN, depth=depth, cell=cell, dropout=0.0
     )
     if not has_attention:
-        return randomise(SummaryDecoder(stack, SummaryReadout(HIDDEN)))
+        return randomise(SummaryDecoder(stack, Readout(HIDDEN)))
     score, _, fed = kind.partition(", ")
     attention = ContextAttention(HIDDEN, HIDDEN, score=score)
     if fed == "context":
         return randomise(ContextFeedingDecoder(stack, attention, dim=DIM, hidden_dim=HIDDEN))
-    readout = AttentionReadout(attention, HIDDEN)
-    return randomise((InputFeedingDecoder if fed else AttentionDecoder)(stack, readout))
+    return randomise((InputFeedingDecoder if fed else AttentionDecoder)(stack, Readout(HIDDEN, attention)))
 
 
 def attention_of(decoder: nn.Module) -> ContextAttention:

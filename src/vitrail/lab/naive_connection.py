@@ -16,7 +16,7 @@ from vitrail.lab import harness as lab
 from vitrail.lab.symbols import SymbolBatch, build_recurrent, draw_symbols, learn
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CellName, Encoding
-from vitrail.nn.recurrent_decoder import AttentionMemory, ContextMemory, Mask
+from vitrail.nn.recurrent_decoder import ContextMemory, Mask
 
 Connection = Literal["all states", "attention"]
 CONNECTIONS: tuple[Connection, ...] = get_args(Connection)
@@ -174,7 +174,7 @@ CLAIM = NaiveConnection()
 
 
 class _AllStatesReadout(nn.Module):
-    """``tanh(sum_j W_tj h_j + W s_t)`` in place of an ``AttentionReadout``, for all steps at once."""
+    """``tanh(sum_j W_tj h_j + W s_t)`` in place of a ``Readout``, for all steps at once."""
 
     def __init__(self, hidden_dim: int, num_tokens: int) -> None:
         super().__init__()
@@ -183,14 +183,14 @@ class _AllStatesReadout(nn.Module):
         nn.init.normal_(self.weight, std=(num_tokens * hidden_dim) ** -0.5)
         nn.init.xavier_uniform_(self.of_state.weight)
 
-    def remember(self, encoding: Encoding, may_attend: Mask) -> AttentionMemory:
+    def remember(self, encoding: Encoding, may_attend: Mask) -> ContextMemory:
         states = encoding.states[:, None]
-        return AttentionMemory(ContextMemory(states, states), may_attend)
+        return ContextMemory(states, states, may_attend)
 
     def forward(
-        self, hidden: Float[Tensor, "batch steps hidden"], memory: AttentionMemory
+        self, hidden: Float[Tensor, "batch steps hidden"], memory: ContextMemory
     ) -> Float[Tensor, "batch steps hidden"]:
-        states = memory.context.values[:, 0]
+        states = memory.values[:, 0]
         weight = self.weight[: hidden.shape[1], : states.shape[1]]
         return (torch.einsum("tjoh,bjh->bto", weight, states) + self.of_state(hidden)).tanh()
 

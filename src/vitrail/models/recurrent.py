@@ -21,14 +21,13 @@ from vitrail.nn.masks import padding_mask
 from vitrail.nn.recurrent import BidirectionalEncoder, CellName, ForwardEncoder
 from vitrail.nn.recurrent_decoder import (
     AttentionDecoder,
-    AttentionReadout,
     ContextAttention,
     ContextFeedingDecoder,
     InputFeedingDecoder,
+    Readout,
     RecurrentStack,
     RecurrentState,
     SummaryDecoder,
-    SummaryReadout,
 )
 from vitrail.nn.scores import ScoreName
 
@@ -175,9 +174,7 @@ VARIANTS: dict[str, ModelConfig] = {
 }
 
 
-def _build_decoder(
-    config: RecurrentConfig,
-) -> SummaryDecoder | AttentionDecoder | InputFeedingDecoder | ContextFeedingDecoder:
+def _build_decoder(config: RecurrentConfig) -> AttentionDecoder | ContextFeedingDecoder:
     dim = config.hidden_dim
     stack = RecurrentStack(
         config.embedding_dim + (dim if config.attention == "none" else 0),
@@ -187,12 +184,11 @@ def _build_decoder(
         dropout=config.dropout,
     )
     if config.attention == "none":
-        return SummaryDecoder(stack, SummaryReadout(dim))
+        return SummaryDecoder(stack, Readout(dim))
     attention = ContextAttention(dim, dim, score=config.attention)
     if config.input_feeding == "context":
         return ContextFeedingDecoder(stack, attention, dim=config.embedding_dim, hidden_dim=dim)
-    readout = AttentionReadout(attention, dim)
-    return (InputFeedingDecoder if config.input_feeding else AttentionDecoder)(stack, readout)
+    return (InputFeedingDecoder if config.input_feeding else AttentionDecoder)(stack, Readout(dim, attention))
 
 
 def _draw_tables(model: RecurrentTranslator) -> None:

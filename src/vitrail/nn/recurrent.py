@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -42,31 +43,48 @@ def run_lstm(
     return states
 
 
-class LSTM(nn.Module):
-    """A one-layer unidirectional LSTM, over whole sequences in one call or step by step.
+def run_loop(
+    kernel: Callable[..., tuple[Tensor, Tensor]],
+    x: Float[Tensor, "steps batch dim"],
+    start: Sequence[Float[Tensor, "1 batch hidden"]],
+    weights: Sequence[Tensor],
+    *,
+    training: bool,
+) -> Float[Tensor, "steps batch hidden"]:
+    """Return the hidden states after each step of a cell of one state, by torch's own loop."""
+    dtype = weights[0].dtype
+    outputs, _ = kernel(
+        x.to(dtype),
+        start[0].to(dtype),
+        list(weights),
+        has_biases=True,
+        num_layers=1,
+        dropout=0.0,
+        train=training,
+        bidirectional=False,
+        batch_first=False,
+    )
+    return outputs
 
-    ``i, f, o = sigmoid(W x + U h)``, ``g = tanh(W x + U h)``, ``c' = f c + i g``, ``h' = o tanh(c')``, with
-    separate weights for each gate, in torch's order i, f, g, o.
 
-    Paper: Hochreiter and Schmidhuber 1997, with forget gates (Gers et al. 2000), whose bias begins at one
-    (Jozefowicz et al. 2015, section 5).
-    """
+class Cell(nn.Module):
+    """A one-layer unidirectional recurrent layer, over whole sequences in one call or step by step."""
 
     linear = staticmethod(F.linear)
-    run = staticmethod(run_lstm)
 
-    num_gates, num_states = 4, 2
+    num_gates: int
+    num_states: int
+    run: Callable[..., Tensor]
+    """Torch's kernel for whole sequences."""
 
     def __init__(self, dim: int, hidden_dim: int) -> None:
         super().__init__()
         self.weights = RecurrentWeights(self.num_gates, dim, hidden_dim).draw()
-        with torch.no_grad():
-            self.weights.input_bias[hidden_dim : 2 * hidden_dim] = 1.0
 
     def read(
         self, x: Float[Tensor, "steps batch dim"], state: CellState | None = None
     ) -> Float[Tensor, "steps batch hidden"]:
-        """Return the hidden states after each step, by torch's fused kernel; ``state`` None is zero."""
+        """Return the hidden states after each step; ``state`` None is zero."""
         start = self.weights.start(x, self.num_states) if state is None else state
         return self.run(x, [each[None] for each in start], self.weights.ordered(), training=self.training)
 
@@ -77,42 +95,49 @@ class LSTM(nn.Module):
 
     def advance(self, gates: Float[Tensor, "rows gates"], state: CellState) -> CellState:
         """Take one step; ``gates`` is the result of ``enter``."""
+        raise NotImplementedError
+
+
+class LSTM(Cell):
+    """``i, f, o = sigmoid(W x + U h)``, ``g = tanh(W x + U h)``, ``c' = f c + i g``, ``h' = o tanh(c')``.
+
+    Each gate has its own weights, in torch's order i, f, g, o.
+
+    Paper: Hochreiter and Schmidhuber 1997, with forget gates (Gers et al. 2000), whose bias begins at one
+    (Jozefowicz et al. 2015, section 5).
+    """
+
+    run = staticmethod(run_lstm)
+    num_gates, num_states = 4, 2
+
+    def __init__(self, dim: int, hidden_dim: int) -> None:
+        super().__init__(dim, hidden_dim)
+        with torch.no_grad():
+            self.weights.input_bias[hidden_dim : 2 * hidden_dim] = 1.0
+
+    def advance(self, gates: Float[Tensor, "rows gates"], state: CellState) -> CellState:
         hidden, cell = state
         i, f, g, o = torch.addmm(gates, hidden, self.weights.hidden_weight.T).chunk(4, dim=-1)
         cell = torch.addcmul(f.sigmoid() * cell, i.sigmoid(), g.tanh())
         return o.sigmoid() * cell.tanh(), cell
 
 
-class GRU(nn.Module):
-    """A one-layer unidirectional GRU, over whole sequences or step by step.
+class GRU(Cell):
+    """``r, z = sigmoid(W x + U h)``, ``n = tanh(W x + r (U h))``, ``h' = (1 - z) n + z h``.
 
-    ``r, z = sigmoid(W x + U h)``, ``n = tanh(W x + r (U h))``, ``h' = (1 - z) n + z h``, with separate
-    weights for each gate, in torch's order r, z, n.
+    Each gate has its own weights, in torch's order r, z, n.
 
     Paper: Cho et al. 2014, section 2.3.
     Departs from the paper: r gates ``U h`` and not ``h``, as in the kernels of cuDNN and torch.
     """
 
-    linear = staticmethod(F.linear)
-
+    run = staticmethod(partial(run_loop, torch.gru))
     num_gates, num_states = 3, 1
 
-    def __init__(self, dim: int, hidden_dim: int) -> None:
-        super().__init__()
-        self.weights = RecurrentWeights(self.num_gates, dim, hidden_dim).draw()
-
-    def read(
-        self, x: Float[Tensor, "steps batch dim"], state: CellState | None = None
-    ) -> Float[Tensor, "steps batch hidden"]:
-        """Return the hidden states after each step; ``state`` None is zero."""
-        return _run_loop(torch.gru, self.weights, x, state, training=self.training)
-
     def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch gates"]:
-        """Return the input's part of the gates, for any number of steps at once."""
         return self.linear(x, self.weights.input_weight, self.weights.input_bias)
 
     def advance(self, gates: Float[Tensor, "rows gates"], state: CellState) -> CellState:
-        """Take one step; ``gates`` is the result of ``enter``."""
         (hidden,) = state
         dim = hidden.shape[-1]
         inner = self.linear(hidden, self.weights.hidden_weight, self.weights.hidden_bias)
@@ -121,40 +146,21 @@ class GRU(nn.Module):
         return (torch.addcmul(n, z, hidden - n),)
 
 
-class TanhCell(nn.Module):
-    """The plain recurrent layer ``h' = tanh(W x + U h)``, over whole sequences or step by step.
+class TanhCell(Cell):
+    """The plain recurrent layer ``h' = tanh(W x + U h)``.
 
     Paper: Elman 1990, with tanh for the logistic function.
     """
 
-    linear = staticmethod(F.linear)
-
+    run = staticmethod(partial(run_loop, torch.rnn_tanh))
     num_gates, num_states = 1, 1
 
-    def __init__(self, dim: int, hidden_dim: int) -> None:
-        super().__init__()
-        self.weights = RecurrentWeights(self.num_gates, dim, hidden_dim).draw()
-
-    def read(
-        self, x: Float[Tensor, "steps batch dim"], state: CellState | None = None
-    ) -> Float[Tensor, "steps batch hidden"]:
-        """Return the hidden states after each step; ``state`` None is zero."""
-        return _run_loop(torch.rnn_tanh, self.weights, x, state, training=self.training)
-
-    def enter(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch hidden"]:
-        """Return the input's part of the sum, for any number of steps at once."""
-        weights = self.weights
-        return self.linear(x, weights.input_weight, weights.input_bias + weights.hidden_bias)
-
     def advance(self, gates: Float[Tensor, "rows hidden"], state: CellState) -> CellState:
-        """Take one step; ``gates`` is the result of ``enter``."""
         (hidden,) = state
         return (torch.addmm(gates, hidden, self.weights.hidden_weight.T).tanh(),)
 
 
-Cell = LSTM | GRU | TanhCell
-
-CELLS: dict[str, type[LSTM] | type[GRU] | type[TanhCell]] = {"lstm": LSTM, "gru": GRU, "tanh": TanhCell}
+CELLS: dict[CellName, type[Cell]] = {"lstm": LSTM, "gru": GRU, "tanh": TanhCell}
 
 
 class RecurrentWeights(nn.Module):
@@ -301,28 +307,3 @@ def reversal(lengths: Int[Tensor, " batch"], num_tokens: int) -> Int[Tensor, "ba
 def _take_steps(x: Tensor, positions: Tensor) -> Float[Tensor, "positions batch dim"]:
     """Gather steps of each sequence; exported, it takes any batch."""
     return x.gather(0, positions[..., None].expand(-1, -1, x.shape[-1]))
-
-
-def _run_loop(
-    kernel: Callable[..., tuple[Tensor, Tensor]],
-    weights: RecurrentWeights,
-    x: Float[Tensor, "steps batch dim"],
-    state: CellState | None,
-    *,
-    training: bool,
-) -> Float[Tensor, "steps batch hidden"]:
-    """Return the hidden states after each step, by torch's own loop for a cell of one state."""
-    (start,) = weights.start(x, 1) if state is None else state
-    ordered = weights.ordered()
-    outputs, _ = kernel(
-        x.to(ordered[0].dtype),
-        start[None].to(ordered[0].dtype),
-        ordered,
-        has_biases=True,
-        num_layers=1,
-        dropout=0.0,
-        train=training,
-        bidirectional=False,
-        batch_first=False,
-    )
-    return outputs

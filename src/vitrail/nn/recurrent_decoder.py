@@ -31,8 +31,10 @@ class ContextMemory(NamedTuple):
 
     keys: Float[Tensor, "batch 1 keys score_dim"]
     """Keys, projected once."""
-    values: Float[Tensor, "batch 1 keys context_dim"]
-    """The context itself, which is averaged."""
+    values: Float[Tensor, "batch 1 keys value_dim"]
+    """The context itself, or its projection (see ``Readout``), which is averaged."""
+    may_attend: Mask | None = None
+    """False for padding; None without any."""
 
     @property
     def num_sentences(self) -> int:
@@ -87,17 +89,18 @@ class ContextAttention(nn.Module):
             self.score = DotScore(scale=None if score == "scaled_dot" else 1.0)
         self.tap = None
 
-    def remember(self, context: Float[Tensor, "batch keys context_dim"]) -> ContextMemory:
-        return ContextMemory(self.key_projection(context)[:, None], context[:, None])
+    def remember(
+        self, context: Float[Tensor, "batch keys context_dim"], may_attend: Mask | None = None
+    ) -> ContextMemory:
+        return ContextMemory(self.key_projection(context)[:, None], context[:, None], may_attend)
 
     def forward(
         self,
         query: Float[Tensor, "batch queries query_dim"],
         memory: ContextMemory,
         *,
-        may_attend: Bool[Tensor, "#batch 1 #queries #keys"] | None = None,
         is_recorded: bool = True,
-    ) -> Float[Tensor, "batch queries context_dim"]:
+    ) -> Float[Tensor, "batch queries value_dim"]:
         """Return the average of the context for each query, for one or all steps at a time.
 
         Args:
@@ -108,26 +111,13 @@ class ContextAttention(nn.Module):
             memory.keys,
             memory.values,
             score=self.score,
-            may_attend=may_attend,
+            may_attend=memory.may_attend,
             dropout=self.dropout if self.training else 0.0,
             tap=self.tap if is_recorded else None,
             kind="cross",
             attend=self.attend,
             drop=self.drop,
         )[:, 0]
-
-
-class AttentionMemory(NamedTuple):
-    """What attention reads of the sentences."""
-
-    context: ContextMemory
-    """Keys, and as values the projected encoder states (see ``AttentionReadout``)."""
-    may_attend: Mask
-    """False for padding."""
-
-    @property
-    def num_sentences(self) -> int:
-        return self.context.num_sentences
 
 
 class SummaryMemory(NamedTuple):
@@ -143,7 +133,7 @@ class SummaryMemory(NamedTuple):
         return len(self.summary)
 
 
-Memory = TypeVar("Memory", ContextMemory, AttentionMemory, SummaryMemory)
+Memory = TypeVar("Memory", ContextMemory, SummaryMemory)
 
 
 @dataclass(frozen=True)
@@ -239,15 +229,19 @@ class RecurrentStack(nn.Module):
         return tuple(new)
 
 
-class AttentionReadout(nn.Module):
-    """The attentional vector ``tanh(W [c; h])`` of a state and the context that it attends to.
+class Readout(nn.Module):
+    """The attentional vector ``tanh(W [c; h])`` of a state and its context.
 
     The context's part of ``W`` is applied once to each encoder state, before averaging.
+
+    Args:
+        attention: makes the context; None takes the encoder's summary at every step (Cho et al. 2014, section
+            A.1.1, where the output reads the summary besides the state), in the same form.
 
     Paper: Luong et al. 2015, equation 5.
     """
 
-    def __init__(self, attention: ContextAttention, hidden_dim: int) -> None:
+    def __init__(self, hidden_dim: int, attention: ContextAttention | None = None) -> None:
         super().__init__()
         self.attention = attention
         self.of_context = Linear(hidden_dim, hidden_dim, bias=False)
@@ -255,68 +249,21 @@ class AttentionReadout(nn.Module):
         nn.init.xavier_uniform_(self.of_context.weight)
         nn.init.xavier_uniform_(self.of_state.weight)
 
-    def remember(self, encoding: Encoding, may_attend: Mask) -> AttentionMemory:
-        memory = self.attention.remember(encoding.states)
-        return AttentionMemory(memory._replace(values=self.of_context(memory.values)), may_attend)
+    def remember(self, encoding: Encoding, may_attend: Mask) -> ContextMemory | SummaryMemory:
+        if self.attention is None:  # the summary needs no mask
+            return SummaryMemory(encoding.summary, self.of_context(encoding.summary)[:, None])
+        memory = self.attention.remember(encoding.states, may_attend)
+        return memory._replace(values=self.of_context(memory.values))
 
-    def forward(self, hidden: Outputs, memory: AttentionMemory, *, is_recorded: bool = True) -> Outputs:
-        context = self.attention(
-            hidden, memory.context, may_attend=memory.may_attend, is_recorded=is_recorded
-        )
+    def forward(
+        self, hidden: Outputs, memory: ContextMemory | SummaryMemory, *, is_recorded: bool = True
+    ) -> Outputs:
+        if isinstance(memory, SummaryMemory):
+            context = memory.share
+        else:
+            assert self.attention is not None
+            context = self.attention(hidden, memory, is_recorded=is_recorded)
         return (context + self.of_state(hidden)).tanh()
-
-
-class SummaryReadout(nn.Module):
-    """The attentional vector with the encoder's summary as the context of every step.
-
-    Paper: Cho et al. 2014, section A.1.1, where the output reads the summary besides the state; the form is
-    that of Luong et al. 2015, equation 5, so that a model with attention has no other parts.
-    """
-
-    def __init__(self, hidden_dim: int) -> None:
-        super().__init__()
-        self.of_context = Linear(hidden_dim, hidden_dim, bias=False)
-        self.of_state = Linear(hidden_dim, hidden_dim, bias=False)
-        nn.init.xavier_uniform_(self.of_context.weight)
-        nn.init.xavier_uniform_(self.of_state.weight)
-
-    def remember(self, encoding: Encoding) -> SummaryMemory:
-        return SummaryMemory(encoding.summary, self.of_context(encoding.summary)[:, None])
-
-    def forward(self, hidden: Outputs, memory: SummaryMemory) -> Outputs:
-        return (memory.share + self.of_state(hidden)).tanh()
-
-
-class SummaryDecoder(nn.Module):
-    """Decode from one context vector, which every step reads beside the last token: the bottleneck.
-
-    Args:
-        stack: reads tokens and summary, concatenated.
-
-    Paper: Cho et al. 2014, equation 8; Sutskever et al. 2014, section 2, begin with the summary alone.
-    """
-
-    def __init__(self, stack: RecurrentStack, readout: SummaryReadout) -> None:
-        super().__init__()
-        self.stack, self.readout = stack, readout
-
-    def start(self, encoding: Encoding, may_attend: Mask) -> RecurrentState[SummaryMemory]:
-        """Return the state before the first step; the summary needs no mask."""
-        return RecurrentState(self.stack.begin(encoding.summary), None, self.readout.remember(encoding))
-
-    def forward(self, x: Inputs, state: RecurrentState[SummaryMemory]) -> Outputs:
-        summaries = state.memory.summary[:, None].expand(-1, x.shape[1], -1)
-        hidden = self.stack.read(torch.cat((x, summaries), dim=-1).transpose(0, 1), state.layers)
-        return self.readout(hidden.transpose(0, 1), state.memory)
-
-    def step(
-        self, x: Float[Tensor, "rows dim"], state: RecurrentState[SummaryMemory]
-    ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[SummaryMemory]]:
-        count = state.num_rows // state.memory.num_sentences
-        x = torch.cat((x, state.memory.summary.repeat_interleave(count, dim=0)), dim=-1)
-        layers = self.stack.advance(self.stack.enter(x), state.layers)
-        vectors = self.readout(_by_sentence(layers, state.memory), state.memory).flatten(0, 1)
-        return vectors, dataclasses.replace(state, layers=layers)
 
 
 class AttentionDecoder(nn.Module):
@@ -325,27 +272,50 @@ class AttentionDecoder(nn.Module):
     Paper: Luong et al. 2015, section 3.1.
     """
 
-    def __init__(self, stack: RecurrentStack, readout: AttentionReadout) -> None:
+    def __init__(self, stack: RecurrentStack, readout: Readout) -> None:
         super().__init__()
         self.stack, self.readout = stack, readout
 
-    def start(self, encoding: Encoding, may_attend: Mask) -> RecurrentState[AttentionMemory]:
-        memory = self.readout.remember(encoding, may_attend)
-        return RecurrentState(self.stack.begin(encoding.summary), None, memory)
+    def start(self, encoding: Encoding, may_attend: Mask) -> RecurrentState[Any]:
+        """Return the state before the first step."""
+        layers = self.stack.begin(encoding.summary)
+        return RecurrentState(layers, None, self.readout.remember(encoding, may_attend))
 
-    def forward(self, x: Inputs, state: RecurrentState[AttentionMemory]) -> Outputs:
+    def forward(self, x: Inputs, state: RecurrentState[Any]) -> Outputs:
         hidden = self.stack.read(x.transpose(0, 1), state.layers)
         return self.readout(hidden.transpose(0, 1), state.memory)
 
     def step(
-        self, x: Float[Tensor, "rows dim"], state: RecurrentState[AttentionMemory]
-    ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[AttentionMemory]]:
+        self, x: Float[Tensor, "rows dim"], state: RecurrentState[Any]
+    ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[Any]]:
         layers = self.stack.advance(self.stack.enter(x), state.layers)
         vectors = self.readout(_by_sentence(layers, state.memory), state.memory).flatten(0, 1)
         return vectors, dataclasses.replace(state, layers=layers)
 
 
-class InputFeedingDecoder(nn.Module):
+class SummaryDecoder(AttentionDecoder):
+    """Decode from one context vector, which every step reads beside the last token: the bottleneck.
+
+    Args:
+        stack: reads tokens and summary, concatenated.
+        readout: without attention.
+
+    Paper: Cho et al. 2014, equation 8; Sutskever et al. 2014, section 2, begin with the summary alone.
+    """
+
+    def forward(self, x: Inputs, state: RecurrentState[SummaryMemory]) -> Outputs:
+        summaries = state.memory.summary[:, None].expand(-1, x.shape[1], -1)
+        return super().forward(torch.cat((x, summaries), dim=-1), state)
+
+    def step(
+        self, x: Float[Tensor, "rows dim"], state: RecurrentState[SummaryMemory]
+    ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[SummaryMemory]]:
+        count = state.num_rows // state.memory.num_sentences
+        summaries = state.memory.summary.repeat_interleave(count, dim=0)
+        return super().step(torch.cat((x, summaries), dim=-1), state)
+
+
+class InputFeedingDecoder(AttentionDecoder):
     """Decode with input feeding: each step also reads the previous attentional vector.
 
     Training steps depend on one another, so they run one by one; the tokens' part of the gates is computed
@@ -354,51 +324,48 @@ class InputFeedingDecoder(nn.Module):
     Paper: Luong et al. 2015, section 3.3.
     """
 
-    def __init__(self, stack: RecurrentStack, readout: AttentionReadout) -> None:
-        super().__init__()
-        self.stack, self.readout = stack, readout
+    def __init__(self, stack: RecurrentStack, readout: Readout) -> None:
+        super().__init__(stack, readout)
         hidden_dim = readout.of_state.in_features
         self.feed = Linear(hidden_dim, stack.num_gates * hidden_dim, bias=False)
         draw_by_block(self.feed.weight, stack.num_gates)
 
-    def start(self, encoding: Encoding, may_attend: Mask) -> RecurrentState[AttentionMemory]:
+    def start(self, encoding: Encoding, may_attend: Mask) -> RecurrentState[ContextMemory]:
         """Return the state before the first step; the first attentional vector is zero."""
-        memory = self.readout.remember(encoding, may_attend)
-        fed = torch.zeros_like(encoding.summary)
-        return RecurrentState(self.stack.begin(encoding.summary), fed, memory)
+        state = super().start(encoding, may_attend)
+        return dataclasses.replace(state, fed=torch.zeros_like(encoding.summary))
 
-    def forward(self, x: Inputs, state: RecurrentState[AttentionMemory]) -> Outputs:
+    def forward(self, x: Inputs, state: RecurrentState[ContextMemory]) -> Outputs:
         vectors, queries = [], []
         for gates in self.stack.enter(x.transpose(0, 1)).unbind():
-            state = self._advance(gates, state, is_recorded=False)
-            assert state.fed is not None
-            vectors.append(state.fed)
+            vector, state = self._advance(gates, state, is_recorded=False)
+            vectors.append(vector)
             queries.append(state.layers[-1][0])
         attention = self.readout.attention
+        assert attention is not None
         if attention.tap is not None:
             # One map of all steps, as from a decoder that computes them at once.
-            memory = state.memory
-            attention(torch.stack(queries, dim=1), memory.context, may_attend=memory.may_attend)
+            attention(torch.stack(queries, dim=1), state.memory)
         return torch.stack(vectors, dim=1)
 
     def step(
-        self, x: Float[Tensor, "rows dim"], state: RecurrentState[AttentionMemory]
-    ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[AttentionMemory]]:
-        state = self._advance(self.stack.enter(x), state, is_recorded=True)
-        assert state.fed is not None
-        return state.fed, state
+        self, x: Float[Tensor, "rows dim"], state: RecurrentState[ContextMemory]
+    ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[ContextMemory]]:
+        return self._advance(self.stack.enter(x), state)
 
     def _advance(
-        self, gates: Tensor, state: RecurrentState[AttentionMemory], *, is_recorded: bool
-    ) -> RecurrentState[AttentionMemory]:
+        self, gates: Tensor, state: RecurrentState[ContextMemory], *, is_recorded: bool = True
+    ) -> tuple[Tensor, RecurrentState[ContextMemory]]:
         assert state.fed is not None
         layers = self.stack.advance(torch.addmm(gates, state.fed, self.feed.weight.T), state.layers)
         hidden = _by_sentence(layers, state.memory)
         fed = self.readout(hidden, state.memory, is_recorded=is_recorded).flatten(0, 1)
-        return dataclasses.replace(state, layers=layers, fed=fed)
+        return fed, dataclasses.replace(state, layers=layers, fed=fed)
 
 
-def _by_sentence(layers: tuple[CellState, ...], memory: Memory) -> Float[Tensor, "batch queries hidden"]:
+def _by_sentence(
+    layers: tuple[CellState, ...], memory: ContextMemory | SummaryMemory
+) -> Float[Tensor, "batch queries hidden"]:
     """Return the top layer's hidden states, with a sentence's hypotheses as its queries."""
     return layers[-1][0].unflatten(0, (memory.num_sentences, -1))
 
@@ -429,11 +396,11 @@ class ContextFeedingDecoder(nn.Module):
         for layer in (self.of_state, self.of_token, self.of_context):
             nn.init.xavier_uniform_(layer.weight)
 
-    def start(self, encoding: Encoding, may_attend: Mask) -> RecurrentState[AttentionMemory]:
-        memory = AttentionMemory(self.attention.remember(encoding.states), may_attend)
+    def start(self, encoding: Encoding, may_attend: Mask) -> RecurrentState[ContextMemory]:
+        memory = self.attention.remember(encoding.states, may_attend)
         return RecurrentState(self.stack.begin(encoding.summary), None, memory)
 
-    def forward(self, x: Inputs, state: RecurrentState[AttentionMemory]) -> Outputs:
+    def forward(self, x: Inputs, state: RecurrentState[ContextMemory]) -> Outputs:
         layers, states, contexts = state.layers, [state.layers[-1][0]], []
         for gates in self.stack.enter(x.transpose(0, 1)).unbind():
             layers, context = self._advance(gates, layers, state.memory, is_recorded=False)
@@ -441,30 +408,21 @@ class ContextFeedingDecoder(nn.Module):
             contexts.append(context)
         if self.attention.tap is not None:
             # One map of all steps, as from a decoder that computes them at once.
-            self._look(torch.stack(states[:-1], dim=1), state.memory)
+            self.attention(torch.stack(states[:-1], dim=1), state.memory)
         return self._read_out(x, torch.stack(states[1:], dim=1), torch.stack(contexts, dim=1))
 
     def step(
-        self, x: Float[Tensor, "rows dim"], state: RecurrentState[AttentionMemory]
-    ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[AttentionMemory]]:
+        self, x: Float[Tensor, "rows dim"], state: RecurrentState[ContextMemory]
+    ) -> tuple[Float[Tensor, "rows hidden"], RecurrentState[ContextMemory]]:
         layers, context = self._advance(self.stack.enter(x), state.layers, state.memory)
         return self._read_out(x, layers[-1][0], context), dataclasses.replace(state, layers=layers)
 
     def _advance(
-        self,
-        gates: Tensor,
-        layers: tuple[CellState, ...],
-        memory: AttentionMemory,
-        *,
-        is_recorded: bool = True,
+        self, gates: Tensor, layers: tuple[CellState, ...], memory: ContextMemory, *, is_recorded: bool = True
     ) -> tuple[tuple[CellState, ...], Tensor]:
         """Take one step; return the states, and the context that they were computed from."""
-        asking = _by_sentence(layers, memory)
-        context = self._look(asking, memory, is_recorded=is_recorded).flatten(0, 1)
+        context = self.attention(_by_sentence(layers, memory), memory, is_recorded=is_recorded).flatten(0, 1)
         return self.stack.advance(torch.addmm(gates, context, self.feed.weight.T), layers), context
-
-    def _look(self, queries: Outputs, memory: AttentionMemory, *, is_recorded: bool = True) -> Outputs:
-        return self.attention(queries, memory.context, may_attend=memory.may_attend, is_recorded=is_recorded)
 
     def _read_out(self, x: Tensor, hidden: Tensor, context: Tensor) -> Float[Tensor, "*batch hidden"]:
         """Return the maxout of state, token and context."""
@@ -553,8 +511,7 @@ class ImageAttentionDecoder(nn.Module):
         self, gates: Tensor, layers: tuple[CellState, ...], memory: ContextMemory
     ) -> tuple[tuple[CellState, ...], Tensor, Tensor]:
         """Take one step; return the states, the gated context, and the weights by image."""
-        hidden = layers[-1][0]
-        asking = hidden.unflatten(0, (memory.num_sentences, -1))  # batch captions hidden
+        hidden, asking = layers[-1][0], _by_sentence(layers, memory)  # batch captions hidden
         score = self.attention.score
         assert isinstance(score, AdditiveScore), "the weights are taken from its scores"
         scores = score(self.attention.query_projection(asking)[:, None], memory.keys)
