@@ -153,10 +153,11 @@ def find_missing_splits(examined: SeenImages) -> Iterator[Finding]:
     )
 
 
-def find_repeated_pixels(
-    groups: Iterable[Iterable[tuple[str, str]]], *, remedy: str = LEAK_REMEDY
+def find_repeated(
+    groups: Iterable[Iterable[tuple[str, str]]], *, remedy: str = LEAK_REMEDY, thing: str = "image"
 ) -> Iterator[Finding]:
-    """Images with equal pixels, grouped as (split, name), in two splits or repeated for training."""
+    """Equal images or texts, grouped as (split, name), in two splits or repeated for training."""
+    what, noun = ("pixels", "picture") if thing == "image" else ("words", thing)
     repeated = [members for group in groups if len(members := list(group)) > 1]
     for later, earlier in (("test", "train"), ("validation", "train"), ("test", "validation")):
         names = [
@@ -166,10 +167,11 @@ def find_repeated_pixels(
             for split, name in members
             if split == later
         ]
-        message, inflated = f"with the same pixels as a {earlier} image", f"This inflates the score; {remedy}"
-        yield from counted(names, "warning", f"{later}-in-{earlier}", f"{later} image", message, inflated)
+        message = f"with the same {what} as a {earlier} {thing}"
+        inflated = f"This inflates the score; {remedy}"
+        yield from counted(names, "warning", f"{later}-in-{earlier}", f"{later} {thing}", message, inflated)
     in_train = [[name for split, name in members if split == "train"] for members in repeated]
     same = [" = ".join(names) for names in in_train if len(names) > 1]
-    message = "more than once among the training images"
+    message = f"more than once among the training {thing}s"
     remedy = "Remove the copies, unless the repetition is meant"
-    yield from counted(same, "info", "repeated-in-train", "picture", message, remedy)
+    yield from counted(same, "info", "repeated-in-train", noun, message, remedy)

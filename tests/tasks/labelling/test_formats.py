@@ -163,8 +163,76 @@ def test_what_is_not_there_or_unknown_is_refused(tmp_path):
         open_texts(tmp_path / "nothing.csv")
     with pytest.raises(DataError, match=r"no labelled texts in a known format.*'text' and 'label'"):
         open_texts(write(tmp_path / "a.csv", "x,y\n1,2\n"))
-    with pytest.raises(DataError, match="from the hub"):
-        open_texts("hf:stanfordnlp/sst2")
+
+
+@pytest.fixture
+def on_hub(tmp_path, monkeypatch):
+    """Return a function that puts a data set on the hub and into its cache; and the names asked for."""
+    import datasets
+
+    published, asked = {}, []
+
+    def publish(name, features, rows):
+        splits = {split: datasets.Dataset.from_list(part, features=features) for split, part in rows.items()}
+        published[name] = datasets.DatasetDict(splits)
+        folder = tmp_path / name.replace("/", "___") / "default" / "0.0.0"
+        write(folder / "dataset_info.json", json.dumps({"features": features.to_dict()}))
+
+    def load_dataset(name, *config):
+        asked.append((name, *config))
+        return published[name]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    return publish, asked
+
+
+def test_labelled_texts_are_read_from_the_hub_by_name(on_hub, tmp_path):
+    from datasets import ClassLabel, Features, Image, List, Value
+
+    publish, asked = on_hub
+    sentences = Features({"sentence": Value("string"), "label": ClassLabel(names=["blame", "praise"])})
+    rows = [{"sentence": f"film {i}", "label": i % 2} for i in range(20)]
+    publish("someone/films", sentences, {"train": rows, "test": [{"sentence": "unknown", "label": -1}]})
+    tags = List(ClassLabel(names=["O", "B-PER"]))
+    words = [{"tokens": ["Ann", "runs"], "ner_tags": [1, 0]}]
+    publish("someone/people", Features({"tokens": List(Value("string")), "ner_tags": tags}), {"train": words})
+    publish(
+        "someone/pictures",
+        Features({"image": Image(), "label": Value("string")}),
+        {"train": [{"image": None, "label": "x"}]},
+    )
+
+    films = open_texts("hf:someone/films/default")
+    assert asked == [("someone/films", "default")]
+    assert (films.class_names, films.labels) == (("blame", "praise"), "sentence")
+    assert len(films.test) == 4  # drawn, for the published one has no labels
+    assert all(
+        int(parts[0][5:]) % 2 == labels[0]
+        for parts, labels in zip(films.train.parts, films.train.labels, strict=True)
+    )
+    (finding,) = [each for each in films.findings if each.check == "unlabelled-rows"]
+    assert finding.items == ("test#0",)
+    people = all_rows("someone/people")
+    assert people == {("Ann", "runs"): ("B-PER", "O")}
+
+    names = (
+        "hf:someone/films",
+        "someone/people",
+        "hf:fancyzhx/ag_news",
+        "hf:someone/pictures",
+        "someone/beans",
+    )
+    assert [recognise(name) for name in names] == ["labelling"] * 3 + ["classification"] * 2
+
+
+def test_a_saved_set_of_labelled_texts_is_read(tmp_path):
+    import datasets
+
+    rows = [{"text": text, "label": label} for text, label in SENTENCES.items()]
+    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "saved")
+    assert recognise(tmp_path / "saved") == "labelling"
+    assert all_rows(tmp_path / "saved") == {(text,): (label,) for text, label in SENTENCES.items()}
 
 
 def test_held_out_sentences_have_their_share_of_each_label(tmp_path):

@@ -26,10 +26,10 @@ def test_a_span_is_right_as_a_whole_only():
     found = ["B-PER", "I-PER", "O", "B-ORG", "O", "O"]
     # of three spans one is found with its kind and ends; one of the two that were predicted is right
     scores = score_spans([(true, found)])
-    assert (scores.precision, scores.recall) == (1 / 2, 1 / 3)
-    assert scores.f1 == pytest.approx(2 / 5)
-    assert score_spans([(true, true)]).f1 == 1
-    assert score_spans([(["O"], ["O"])]).f1 == 0
+    assert (scores["span_precision"], scores["span_recall"]) == (1 / 2, 1 / 3)
+    assert scores["span_f1"] == pytest.approx(2 / 5)
+    assert score_spans([(true, true)])["span_f1"] == 1
+    assert score_spans([(["O"], ["O"])])["span_f1"] == score_spans([])["span_f1"] == 0
 
 
 def test_tags_of_spans_are_told_from_parts_of_speech():

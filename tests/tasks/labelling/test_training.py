@@ -75,14 +75,14 @@ def test_names_are_learned_and_scored_as_spans(tagger):
     assert scores["accuracy"] >= 0.9
     assert evaluate(run.folder, source).scores == pytest.approx(scores, abs=1e-6)
     found = Labeller(run.folder).label(["Ann lives in Oslo."])[0]
-    assert found.parts == ("Ann", "lives", "in", "Oslo", ".")
+    assert [part.source for part in found.parts] == ["Ann", "lives", "in", "Oslo", "."]
     assert found.labels == ("B-PER", "O", "O", "B-LOC", "O")
 
 
 def test_words_are_labelled_at_their_first_subwords(vocabulary):
     rule = TextPreprocessing(labels="words", lower_case=False)
     split = TextSplit(
-        [("a", "dogcat", "Rome"), ("the",)], [np.array([0, 2, 1]), np.array([1])], ["a:1", "a:5"]
+        (("a", "dogcat", "Rome"), ("the",)), (np.array([0, 2, 1]), np.array([1])), ("a:1", "a:5")
     )
     source = TextSource(split, vocabulary, rule)
     batch = LabellingObjective(["x", "y", "z"], vocabulary, rule).collate(
@@ -111,8 +111,8 @@ def test_long_texts_are_cut_and_long_tagged_sentences_refused(vocabulary):
 
 def test_batches_hold_every_text_once_and_little_padding(vocabulary):
     draw = random.Random(1)
-    parts = [(" ".join(["dog"] * draw.randint(1, 30)),) for _ in range(200)]
-    split = TextSplit(parts, [np.array([0])] * 200, [f"a:{i}" for i in range(200)])
+    parts = tuple((" ".join(["dog"] * draw.randint(1, 30)),) for _ in range(200))
+    split = TextSplit(parts, (np.array([0]),) * 200, tuple(f"a:{i}" for i in range(200)))
     source = TextSource(split, vocabulary, TextPreprocessing())
     for generator in (None, torch.Generator().manual_seed(3)):
         plan = source.plan_batches(300, generator)
@@ -146,7 +146,7 @@ def test_lines_are_labelled_from_the_command_line(reader, tagger, tmp_path, caps
     (tmp_path / "lines.txt").write_text("a dog runs\n\na big man\n")
     assert main(["label", run, str(tmp_path / "lines.txt"), "--json"]) == 1
     first, empty, third = json.loads(capsys.readouterr().out)
-    assert (first["label"], third["label"]) == ("dog", "none")
+    assert (first["class"], third["class"]) == ("dog", "none")
     assert "sentence without words" in empty["error"]
     assert main(["label", run, "--text", "a dog runs", "--top", "2", "-o", str(tmp_path / "found.csv")]) == 0
     lines = (tmp_path / "found.csv").read_text().splitlines()

@@ -17,7 +17,7 @@ from vitrail.data.image_checks import (
     find_conversions,
     find_missing_splits,
     find_odd_sizes,
-    find_repeated_pixels,
+    find_repeated,
     find_unreadable,
     find_wrong_suffixes,
 )
@@ -166,7 +166,7 @@ def find_duplicates(examined: SeenCaptions) -> Iterator[Finding]:
     for split, _, name, seen in examined.rows():
         if not seen.error:
             groups[seen.pixel_hash].append((split, name))
-    yield from find_repeated_pixels(groups.values())
+    yield from find_repeated(groups.values())
 
 
 CHECKS: tuple[Callable[[SeenCaptions], Iterator[Finding]], ...] = (

@@ -15,7 +15,7 @@ from vitrail.data.image_checks import (
     find_conversions,
     find_missing_splits,
     find_odd_sizes,
-    find_repeated_pixels,
+    find_repeated,
     find_similar_names,
     find_uneven_classes,
     find_unreadable,
@@ -205,7 +205,7 @@ def find_duplicates(examined: ExaminedBoxes) -> Iterator[Finding]:
     for image in examined.images:
         groups[image.inspection.pixel_hash].append(image)
     repeated = [group for group in groups.values() if len(group) > 1]
-    yield from find_repeated_pixels(
+    yield from find_repeated(
         ([(image.split, image.name) for image in group] for group in repeated),
         remedy="a clean copy (--fix) leaves them out of the later split",
     )

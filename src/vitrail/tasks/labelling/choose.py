@@ -5,8 +5,6 @@ The constants were measured on validation parts; ``docs/log.md`` has the experim
 
 from __future__ import annotations
 
-from typing import Literal
-
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import LabellingModelConfig
 from vitrail.tasks.contract import Choice, ModelRequest, name_of_weights, precision_reason
@@ -17,15 +15,10 @@ from vitrail.train.settings import OptimSettings, TrainSettings
 
 FEW_TEXTS, MANY_TEXTS = 3_000, 100_000
 CPU_TOKENS, ACCELERATOR_TOKENS = 2048, 8192
-VOCABULARY = {"few": 2000, "some": 8000, "many": 32_000}
 
 
 def choose(
-    dataset: TextDataset,
-    machine: Machine,
-    request: ModelRequest,
-    *,
-    pretrained: LoadedModel | None = None,
+    dataset: TextDataset, machine: Machine, request: ModelRequest, *, pretrained: LoadedModel | None = None
 ) -> tuple[LabellingExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason.
 
@@ -37,9 +30,7 @@ def choose(
         ConfigError: there is no model of that name, or the weights are another model's.
     """
     count = len(dataset.train)
-    amount = "few" if count < FEW_TEXTS else "some" if count < MANY_TEXTS else "many"
     wanted = {"num_classes": len(dataset.class_names), "labels": dataset.labels}
-    texts = f"{count:,} training texts"
     config: LabellingModelConfig
     if pretrained is not None:
         name, reason = name_of_weights(pretrained, request.name), "the model of the weights"
@@ -56,18 +47,22 @@ def choose(
         source=dataset.source,
         # cased letters show names and sentence starts, which tags need
         lower_case=dataset.labels == "sentence",
-        vocabulary_size=VOCABULARY[amount],
+        vocabulary_size=2000 if count < FEW_TEXTS else 8000 if count < MANY_TEXTS else 32_000,
     )
-    batch_size = CPU_TOKENS if machine.device.type == "cpu" else ACCELERATOR_TOKENS
-    keep: Literal["last", "best"] = "best" if len(dataset.validation) else "last"
-    train = TrainSettings(steps=1, batch_size=batch_size, precision=machine.precision, keep=keep)
+    train = TrainSettings(
+        steps=1,
+        batch_size=CPU_TOKENS if machine.device.type == "cpu" else ACCELERATOR_TOKENS,
+        precision=machine.precision,
+        keep="best" if len(dataset.validation) else "last",
+    )
     experiment = LabellingExperiment(data=data, model=config, optim=optim, train=train)
+    texts = f"{count:,} training texts"
     return experiment, [
         Choice("model.name", name, reason),
         Choice("model.labels", dataset.labels, "what the data labels"),
         Choice("data.vocabulary_size", str(data.vocabulary_size), f"{texts}: subwords seen often enough"),
         Choice("data.lower_case", str(data.lower_case).lower(), "tags depend on capitals, topics hardly do"),
-        Choice("train.batch_size", str(batch_size), f"tokens of a step on {machine.device_name}"),
+        Choice("train.batch_size", str(train.batch_size), f"tokens of a step on {machine.device_name}"),
         Choice("train.precision", machine.precision, precision_reason(machine.precision)),
         Choice("train.keep", train.keep, "little text is learned by heart before the training ends"),
         Choice("optim.name", optim.name, optim_reason),

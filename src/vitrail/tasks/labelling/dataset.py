@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
-from vitrail.data.dataset import DividedDataset, encode_labels
+from vitrail.data.dataset import DividedDataset
 from vitrail.data.findings import Finding
 from vitrail.data.splits import SplitName
 from vitrail.data.text_preprocessing import Labels
@@ -27,36 +27,31 @@ class TextRow(NamedTuple):
     """For messages, such as ``train.conll:17``."""
 
 
+class RawTexts(NamedTuple):
+    """Labelled texts as divided by their source, before missing splits are carved out."""
+
+    labels: Labels
+    splits: Mapping[SplitName, Sequence[TextRow]]
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
 class TextSplit:
-    """Labelled texts.
+    """Labelled texts."""
 
-    Args:
-        parts: of each text, what has a label: the text alone, or its words.
-        labels: class indices of each text's parts.
-        names: for messages and reports; unique within the data set.
-    """
-
-    def __init__(
-        self, parts: Sequence[tuple[str, ...]], labels: Sequence[np.ndarray], names: Sequence[str]
-    ) -> None:
-        assert len(parts) == len(labels) == len(names), "parts, labels and names differ in length"
-        self.parts, self.labels, self.names = tuple(parts), tuple(labels), tuple(names)
-
-    @classmethod
-    def of(cls, rows: Sequence[TextRow], class_names: Sequence[str]) -> Self:
-        encoded = [encode_labels(row.labels, class_names) for row in rows]
-        return cls([row.parts for row in rows], encoded, [row.name for row in rows])
+    parts: tuple[tuple[str, ...], ...] = ()
+    """Of each text, what has a label: the text alone, or its words."""
+    labels: tuple[np.ndarray, ...] = ()
+    """Class indices of each text's parts."""
+    names: tuple[str, ...] = ()
+    """For messages and reports; unique within the data set."""
 
     def __len__(self) -> int:
         return len(self.parts)
 
     def take(self, indices: Iterable[int] | np.ndarray) -> TextSplit:
-        chosen = [int(index) for index in indices]
-        return TextSplit(
-            [self.parts[index] for index in chosen],
-            [self.labels[index] for index in chosen],
-            [self.names[index] for index in chosen],
-        )
+        rows = [(self.parts[index], self.labels[index], self.names[index]) for index in indices]
+        return TextSplit(*zip(*rows, strict=True)) if rows else TextSplit()
 
     def text(self, index: int) -> str:
         """Return a text, its words joined by spaces."""
@@ -86,12 +81,3 @@ class TextDataset(DividedDataset[TextSplit]):
 
     def _named(self) -> bytes:
         return "\n".join((self.labels, *self.class_names)).encode(errors="surrogatepass")
-
-
-@dataclass(frozen=True)
-class RawTexts:
-    """Labelled texts as divided by their source, before missing splits are carved out."""
-
-    labels: Labels
-    splits: Mapping[SplitName, Sequence[TextRow]]
-    findings: tuple[Finding, ...] = ()

@@ -8,11 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitrail.data.text.subword_sampling import SPACE
 from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Maps, Tokens
 from vitrail.tasks.labelling.predictor import Labeller
 from vitrail.tasks.labelling.samples import EncodedText
+from vitrail.tasks.predicting import chunks_of
 
 TOP = 5
 OCCLUSION_NOTE = (
@@ -35,13 +37,14 @@ def explain_text(labeller: Labeller, text: str) -> Explanation:
         (found,) = labeller.label([text], top=TOP)
     layers = tuple(each._replace(weights=each.weights.cpu()) for each in recorded)
     pieces = Tokens(
-        tuple(piece.replace("\u2581", "") or "_" for piece in labeller.vocabulary.pieces(encoded.row))
+        tuple(piece.replace(SPACE, "") or "_" for piece in labeller.vocabulary.pieces(encoded.row))
     )
     words = _words_of(labeller, text, encoded)
     lost = AttentionMap("occlusion", _occlude(labeller, encoded, words)[None, None], "mixing", None, 0)
-    names = found.labels
+    names, title = found.labels, f"{found.labels[0]} {found.parts[0].probability:.1%}"
     if found.is_of_words:
-        names = tuple(f"{word}/{tag}" for word, tag in zip(found.parts, found.labels, strict=True))
+        names = tuple(f"{part.source}/{part.label}" for part in found.parts)
+        title = " ".join(names)
     maps = [
         Maps(name="attention", title="text to itself", layers=layers, queries=pieces, keys=pieces),
         Maps(
@@ -53,8 +56,7 @@ def explain_text(labeller: Labeller, text: str) -> Explanation:
             note=OCCLUSION_NOTE,
         ),
     ]
-    title = " ".join(names) if found.is_of_words else f"{found.labels[0]} {found.scores[0][0][1]:.1%}"
-    scores = () if found.is_of_words else found.scores[0]
+    scores = () if found.is_of_words else found.parts[0].scores
     return Explanation(
         name=text, title=title, scores=scores, maps=tuple(each for each in maps if each.layers), answer=found
     )
@@ -62,15 +64,14 @@ def explain_text(labeller: Labeller, text: str) -> Explanation:
 
 def _words_of(labeller: Labeller, text: str, encoded: EncodedText) -> list[tuple[str, range]]:
     """Return the words of a text, with the places of their subwords in the row."""
-    if labeller.preprocessing.labels == "words":
-        starts = [*encoded.starts, len(encoded.row) - 1]
-        parts = labeller.parts(text)
-        return [(part, range(*starts[place : place + 2])) for place, part in enumerate(parts)]
+    words = labeller.parts(text) if labeller.is_of_words else text.split()
     found: list[tuple[str, range]] = []
     first = 1
-    for word in text.split():
-        count = len(labeller.vocabulary.encode(labeller.preprocessing.prepare([word]))[0])
-        end = min(first + count, len(encoded.row) - 1)
+    for word, pieces in zip(
+        words, labeller.vocabulary.encode(labeller.preprocessing.prepare(words)), strict=True
+    ):
+        # a tagged word without subwords is an unknown one; a long text is cut off
+        end = min(first + max(len(pieces), labeller.is_of_words), len(encoded.row) - 1)
         if end > first:
             found.append((word, range(first, end)))
         first = end
@@ -81,20 +82,13 @@ def _occlude(
     labeller: Labeller, encoded: EncodedText, words: list[tuple[str, range]]
 ) -> Float[Tensor, "labels words"]:
     """Return what each label's log probability loses when a word becomes unknown, not below zero."""
-    rows = [list(encoded.row)]
-    for _, places in words:
-        rows.append(
-            [labeller.vocabulary.unknown_id if at in places else n for at, n in enumerate(encoded.row)]
-        )
-    found = torch.cat(
-        [
-            labeller.probabilities(rows[at : at + labeller.batch_size])
-            for at in range(0, len(rows), labeller.batch_size)
-        ]
-    )
-    if labeller.preprocessing.labels == "words":
+    unknown = labeller.vocabulary.unknown_id
+    rows = [encoded.row]
+    rows += [[unknown if at in places else n for at, n in enumerate(encoded.row)] for _, places in words]
+    found = torch.cat([labeller.probabilities(part) for part in chunks_of(rows, labeller.batch_size)])
+    if labeller.is_of_words:
         found = found[:, encoded.starts]
     logs = found.reshape(len(rows), -1, found.shape[-1]).clamp(min=1e-12).log()  # rows labels classes
-    chosen = logs[0].argmax(dim=-1)
-    of_chosen = logs.gather(2, chosen.expand(len(rows), -1)[..., None])[..., 0]  # rows labels
+    chosen = logs[0].argmax(dim=-1).expand(len(rows), -1)
+    of_chosen = logs.gather(2, chosen[..., None])[..., 0]  # rows labels
     return (of_chosen[0] - of_chosen[1:]).clamp(min=0).T

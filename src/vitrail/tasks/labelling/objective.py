@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -16,7 +15,7 @@ from vitrail.data.text.rows import join_rows
 from vitrail.data.text.subwords import Subwords
 from vitrail.data.text_preprocessing import TextPreprocessing
 from vitrail.tasks.classification.objective import ClassificationEvaluator
-from vitrail.tasks.labelling.scores import SpanScores, are_spans, score_spans
+from vitrail.tasks.labelling.scores import are_spans, score_spans
 from vitrail.train.objective import Loss, TensorBatch
 
 NO_LABEL = -1  # subwords that do not begin a word, begin, end and padding
@@ -54,13 +53,10 @@ class LabellingObjective:
         *,
         label_smoothing: float = 0.0,
     ) -> None:
-        self.class_names, self.vocabulary, self.preprocessing = tuple(class_names), vocabulary, preprocessing
+        self.class_names, self.vocabulary = tuple(class_names), vocabulary
         self.label_smoothing = label_smoothing
-
-    @property
-    def scores_spans(self) -> bool:
-        """Whether the tags mark spans, which are then scored as a whole."""
-        return self.preprocessing.labels == "words" and are_spans(self.class_names)
+        self.of_words = preprocessing.labels == "words"
+        self.scores_spans = self.of_words and are_spans(class_names)  # as a whole
 
     @property
     def best_by(self) -> tuple[str, Literal["max", "min"]]:
@@ -68,14 +64,12 @@ class LabellingObjective:
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> TextBatch:
         tokens, lengths = join_rows([each.encoded.row for each in samples], pad_id=self.vocabulary.pad_id)
-        if self.preprocessing.labels == "sentence":
-            labels = torch.tensor([int(each.labels[0]) for each in samples])
-            return TextBatch(tokens, lengths, labels, _number(samples, 0))
-        labels = torch.full_like(tokens, NO_LABEL)
-        numbers = torch.zeros_like(tokens)
+        labels = torch.full_like(tokens if self.of_words else lengths, NO_LABEL)
+        numbers = torch.zeros_like(labels)
         for row, each in enumerate(samples):
-            labels[row, each.encoded.starts] = torch.from_numpy(np.asarray(each.labels))
-            numbers[row, each.encoded.starts] = torch.arange(len(each.labels)) + each.index * MOST_WORDS
+            places = (row, each.encoded.starts) if self.of_words else row
+            labels[places] = torch.from_numpy(each.labels)
+            numbers[places] = torch.arange(len(each.labels)) + each.index * MOST_WORDS
         return TextBatch(tokens, lengths, labels, numbers)
 
     def loss(self, model: nn.Module, batch: TextBatch) -> Loss:
@@ -96,11 +90,8 @@ def read_labels(
 ) -> tuple[Float[Tensor, "labels classes"], Int[Tensor, " labels"], Int[Tensor, " labels"]]:
     """Return the logits, labels and numbers of a batch, without the tokens that have none."""
     is_label = batch.labels != NO_LABEL
-    return (
-        model(batch.tokens, batch.lengths)[is_label].float(),
-        batch.labels[is_label],
-        batch.numbers[is_label],
-    )
+    logits = model(batch.tokens, batch.lengths)[is_label].float()
+    return logits, batch.labels[is_label], batch.numbers[is_label]
 
 
 class LabellingEvaluator(ClassificationEvaluator):
@@ -125,14 +116,8 @@ class LabellingEvaluator(ClassificationEvaluator):
             return {}
         state, names = self.state(), self.objective.class_names
         texts: dict[int, tuple[list[str], list[str]]] = {}
-        columns = (state["indices"] // MOST_WORDS, state["outputs"].argmax(dim=-1), state["labels"])
-        for text, predicted, true in zip(*(column.tolist() for column in columns), strict=True):
-            tags = texts.setdefault(text, ([], []))
-            tags[0].append(names[true])
-            tags[1].append(names[predicted])
-        scored: SpanScores = score_spans([*texts.values()])
-        return {f"span_{name}": value for name, value in scored._asdict().items()}
-
-
-def _number(samples: Sequence[Any], place: int) -> Int[Tensor, " texts"]:
-    return torch.tensor([each.index * MOST_WORDS + place for each in samples], dtype=torch.int64)
+        columns = (state["indices"] // MOST_WORDS, state["labels"], state["outputs"].argmax(dim=-1))
+        for text, *pair in zip(*(column.tolist() for column in columns), strict=True):
+            for tags, label in zip(texts.setdefault(text, ([], [])), pair, strict=True):
+                tags.append(names[label])
+        return score_spans([*texts.values()])

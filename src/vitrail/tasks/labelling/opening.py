@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
-from vitrail.data.dataset import order_class_names
-from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, layouts, locate
+from vitrail.data.dataset import encode_labels, order_class_names
+from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.splits import divide, stratified_split
 from vitrail.tasks.labelling.dataset import RawTexts, TextDataset, TextSplit
 from vitrail.tasks.labelling.formats import TEXT_FORMATS
+from vitrail.tasks.labelling.formats.tables import is_of_texts, read_by_name
 from vitrail.tasks.labelling.settings import TextDataSettings
 
 SURE = 6  # columns of texts and of labels say more than sentences that look parallel
@@ -23,7 +23,8 @@ def open_texts(source: str | os.PathLike[str], *, settings: TextDataSettings | N
     """Open texts with a label each, or words with a tag each.
 
     Args:
-        source: a table, a CoNLL file, or a folder with one for each split.
+        source: a table, a CoNLL file, a folder with one for each split, or a Hugging Face name
+            (``hf:owner/name``).
         settings: the column of tags, and fractions and seed of missing splits.
 
     Raises:
@@ -38,21 +39,31 @@ def open_texts(source: str | os.PathLike[str], *, settings: TextDataSettings | N
     (('blame', 'praise'), 14, 4, ('film 0 is good',))
     """
     text = os.fspath(source)
-    if settings is None:
-        settings = TextDataSettings(source=text)
+    settings = settings or TextDataSettings(source=text)
     column = settings.tag_column
-    raw, format_name = locate(text, read=lambda path: _read_path(path, column), read_by_name=_refuse_name)
+    raw, format_name = locate(text, read=lambda path: _read_path(path, column), read_by_name=read_by_name)
     class_names = order_class_names(
         label for rows in raw.splits.values() for row in rows for label in row.labels
     )
-    splits = {name: TextSplit.of(rows, class_names) for name, rows in raw.splits.items()}
+    splits = {
+        name: TextSplit(
+            tuple(row.parts for row in rows),
+            tuple(encode_labels(row.labels, class_names) for row in rows),
+            tuple(row.name for row in rows),
+        )
+        for name, rows in raw.splits.items()
+    }
     divided = divide(
         splits,
         raw.findings,
         settings,
-        empty=TextSplit((), (), ()),
+        empty=TextSplit(),
+        # of sentences, a held-out part has its share of each label
         hold_out=lambda train, fraction, seed, max_held: stratified_split(
-            _strata(train, raw), fraction, seed=seed, max_held=max_held
+            np.array([labels[0] if raw.labels == "sentence" else 0 for labels in train.labels], np.int64),
+            fraction,
+            seed=seed,
+            max_held=max_held,
         ),
         things="texts",
     )
@@ -61,16 +72,10 @@ def open_texts(source: str | os.PathLike[str], *, settings: TextDataSettings | N
 
 def recognises(source: str) -> int:
     """Return how surely a source is labelled texts, by a cheap look; 0 if not."""
-    if source.startswith(HUB_PREFIX) or not source.strip():
-        return 0
-    return SURE * (format_of(TEXT_FORMATS, Path(source).expanduser(), None) is not None)
-
-
-def _strata(train: TextSplit, raw: RawTexts) -> Int64[np.ndarray, " texts"]:
-    """Return what a held-out part has its share of: the labels of sentences; nothing for tags."""
-    if raw.labels == "words":
-        return np.zeros(len(train), dtype=np.int64)
-    return np.concatenate([np.zeros(0, np.int64), *train.labels])
+    path = Path(source).expanduser()
+    if source.startswith(HUB_PREFIX) or is_name_on_hub(source, path):
+        return SURE * is_of_texts(source.removeprefix(HUB_PREFIX))
+    return SURE * (bool(source.strip()) and format_of(TEXT_FORMATS, path, None) is not None)
 
 
 def _read_path(path: Path, tag_column: int | None) -> tuple[RawTexts, str] | None:
@@ -83,12 +88,4 @@ def _read_path(path: Path, tag_column: int | None) -> tuple[RawTexts, str] | Non
         f"{path} holds no labelled texts in a known format",
         expected=layouts(TEXT_FORMATS),
         remedy="Name the columns 'text' and 'label'",
-    )
-
-
-def _refuse_name(name: str) -> RawTexts:
-    raise DataError(
-        f"labelled texts were to be read from the hub as {name!r}",
-        expected=layouts(TEXT_FORMATS),
-        remedy="Download the data set as parquet, and name that file or its folder",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import LabellingModelConfig
 from vitrail.tasks.answer_files import FileResults
+from vitrail.tasks.classification.predictor import Prediction
 from vitrail.tasks.labelling.samples import EncodedText, encode_text
 from vitrail.tasks.predicting import answer_in_order, check_positive, check_task, chunks_of, device_or_default
 
@@ -32,10 +33,8 @@ class LabelledText:
     """The labels of one text, or an error."""
 
     text: str
-    parts: tuple[str, ...] = ()
-    """What has a label: the text, or each of its words."""
-    scores: tuple[tuple[tuple[str, float], ...], ...] = ()
-    """The most probable labels of each part with their probabilities."""
+    parts: tuple[Prediction, ...] = ()
+    """The most probable labels of what has one, its ``source``: the text, or each of its words."""
     is_of_words: bool = False
     """Whether each word has a label."""
     error: str | None = None
@@ -44,27 +43,14 @@ class LabelledText:
     @property
     def labels(self) -> tuple[str, ...]:
         """The most probable label of each part."""
-        return tuple(best[0][0] for best in self.scores)
-
-    def keep(self, top: int) -> LabelledText:
-        """Return the same with fewer labels of each part."""
-        return replace(self, scores=tuple(best[:top] for best in self.scores))
+        return tuple(part.label for part in self.parts)
 
     def to_json(self) -> dict[str, Any]:
         if self.error is not None:
             return {"text": self.text, "error": self.error}
-        found = [
-            {
-                "label": best[0][0],
-                "probability": best[0][1],
-                "scores": [{"label": name, "probability": share} for name, share in best],
-            }
-            for best in self.scores
-        ]
-        if not self.is_of_words:
-            return {"text": self.text, **found[0]}
-        words = [{"word": word, **each} for word, each in zip(self.parts, found, strict=True)]
-        return {"text": self.text, "words": words}
+        trees = [part.to_json() for part in self.parts]
+        words = [{"word": tree.pop("source"), **tree} for tree in trees]
+        return {"text": self.text, **({"words": words} if self.is_of_words else trees[0])}
 
 
 class Labeller:
@@ -102,6 +88,7 @@ class Labeller:
         self.device, self.batch_size = device_or_default(device), batch_size
         self.model: Any = loaded.model.eval().to(self.device)
         self.preprocessing = TextPreprocessing.from_tree(loaded.preprocessing)
+        self.is_of_words = self.preprocessing.labels == "words"
         self.vocabulary = vocabulary_from_files(loaded.files)
         self.class_names = tuple(loaded.class_names)
 
@@ -115,7 +102,7 @@ class Labeller:
         return list(
             answer_in_order(
                 chunks_of([*texts], self.batch_size),
-                read=self._encode,
+                read=self.encode,
                 run=lambda lines, encoded: self._label(list(map(str, lines)), encoded, top),
                 failed=lambda line, error: LabelledText(line if isinstance(line, str) else "", error=error),
             )
@@ -123,16 +110,18 @@ class Labeller:
 
     def parts(self, text: str) -> tuple[str, ...]:
         """Return what gets a label: the text, or its words and punctuation marks."""
-        return (text,) if self.preprocessing.labels == "sentence" else tuple(WORD.findall(text))
+        return tuple(WORD.findall(text)) if self.is_of_words else (text,)
 
-    def encode(self, text: str) -> EncodedText:
+    def encode(self, line: Line) -> EncodedText:
         """Cut a text into subwords.
 
         Raises:
-            DataError: it holds no word, or too many.
+            DataError: it holds no word, or too many; or the read error that it is.
         """
-        shown = repr(text if len(text) < 60 else text[:57] + "...")
-        return encode_text(self.parts(text), self.vocabulary, self.preprocessing, name=f"the text {shown}")
+        if isinstance(line, DataError):
+            raise line
+        shown = repr(line if len(line) < 60 else line[:57] + "...")
+        return encode_text(self.parts(line), self.vocabulary, self.preprocessing, name=f"the text {shown}")
 
     @torch.inference_mode()
     def probabilities(self, rows: Sequence[Sequence[int]]) -> Float[Tensor, "texts *tokens classes"]:
@@ -149,38 +138,32 @@ class Labeller:
         states = self.model.states(tokens.to(self.device), lengths.to(self.device))
         return self.vocabulary.pieces(row), states[0].float().cpu()
 
-    def _encode(self, line: Line) -> EncodedText:
-        if isinstance(line, DataError):
-            raise line
-        return self.encode(line)
-
     def _label(
         self, texts: Sequence[str], encoded: Sequence[EncodedText], top: int
     ) -> Iterator[LabelledText]:
         found = self.probabilities([each.row for each in encoded])
         for index, (text, each) in enumerate(zip(texts, encoded, strict=True)):
-            rows = found[index, each.starts] if self.preprocessing.labels == "words" else found[[index]]
-            best = rows.topk(min(top, len(self.class_names)))
-            scores = tuple(
-                tuple((self.class_names[label], share) for label, share in zip(labels, shares, strict=True))
-                for labels, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            rows = found[index, each.starts] if self.is_of_words else found[[index]]
+            parts = (
+                Prediction.most_probable(part, row, self.class_names, top)
+                for part, row in zip(self.parts(text), rows, strict=True)
             )
-            yield LabelledText(text, self.parts(text), scores, self.preprocessing.labels == "words")
+            yield LabelledText(text, tuple(parts), self.is_of_words)
 
 
 def label_results(found: Sequence[LabelledText]) -> FileResults:
     """Return labels in every output format: a row for each label of each text or word."""
     rows = [
-        (str(number), part, name, f"{share:.6f}")
+        (str(number), part.source, name, share)
         for number, each in enumerate(found, start=1)
-        for part, best in zip(each.parts, each.scores, strict=True)
-        for name, share in best
+        for part in each.parts
+        for name, share in part.scores
     ]
     return FileResults(
         tree=[each.to_json() for each in found],
         columns=("text", "label", "probability"),
-        rows=[(part, name, f"{float(share):.1%}") for _, part, name, share in rows],
+        rows=[(part, name, f"{share:.1%}") for _, part, name, share in rows],
         errors=[(each.text or "(empty line)", each.error) for each in found if each.error],
-        table=[("line", "text", "label", "probability"), *rows],
+        table=[("line", "text", "label", "probability"), *((*row, f"{share:.6f}") for *row, share in rows)],
         lines=[" ".join(each.labels) for each in found],
     )

@@ -22,16 +22,16 @@ STYLE = ".words svg{max-width:none}.words figure{overflow-x:auto}"
 
 
 def write_labelling_report(
-    path: Path, record: RunRecord, test: TextSplit, explained: Sequence[Explanation], *, is_of_words: bool
+    path: Path, record: RunRecord, test: TextSplit, explained: Sequence[Explanation], *, things: str
 ) -> None:
     """Write the report as one self-contained HTML file.
 
     Args:
         test: the scored texts.
         explained: some of them.
+        things: what has a label, in the plural.
     """
-    things, scores = ("words" if is_of_words else "texts"), record.report.scores
-    spans = []
+    scores, spans = record.report.scores, []
     if "span_f1" in scores:
         remark = f"precision {scores['span_precision']:.1%}, recall {scores['span_recall']:.1%}"
         spans = [(f"{scores['span_f1']:.2%}", "F1 of spans", remark)]

@@ -45,24 +45,23 @@ def encode_text(
     Raises:
         DataError: there is no word, or words have more subwords than the model reads.
     """
-    most = preprocessing.max_length
-    pieces = vocabulary.encode(preprocessing.prepare(parts))
-    if preprocessing.labels == "words":
-        pieces = [found or [vocabulary.unknown_id] for found in pieces]
+    most, of_words = preprocessing.max_length, preprocessing.labels == "words"
+    pieces = [
+        found or [vocabulary.unknown_id] * of_words
+        for found in vocabulary.encode(preprocessing.prepare(parts))
+    ]
     row = [number for found in pieces for number in found]
     if not row:
         raise DataError(
             f"{name} is a sentence without words", expected="at least one word", remedy="Leave it out"
         )
-    if preprocessing.labels == "sentence":
-        return EncodedText(bounded_row(row, vocabulary, most), [0])
-    if len(row) > most - 2:
+    if of_words and len(row) > most - 2:
         raise DataError(
             f"{name} has {len(pieces)} words of {len(row)} subwords",
             expected=f"at most {most - 2} subwords, so that every word gets its tag",
             remedy="Divide it into sentences, or train with a larger data.max_length",
         )
-    starts = np.cumsum([1, *map(len, pieces[:-1])]).tolist()
+    starts = np.cumsum([1, *map(len, pieces[:-1])]).tolist() if of_words else [0]
     return EncodedText(bounded_row(row, vocabulary, most), starts)
 
 

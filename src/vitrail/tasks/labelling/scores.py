@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 OUTSIDE = "O"
-
-
-class SpanScores(NamedTuple):
-    """Scores of spans, each right only with its kind, first and last word."""
-
-    precision: float
-    recall: float
-    f1: float
 
 
 def are_spans(tags: Sequence[str]) -> bool:
@@ -34,8 +25,7 @@ def find_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     before = OUTSIDE
     for place, tag in enumerate(tags):
         kind = tag[2:]
-        continues = tag[:1] in "IE" and before[:1] in "BI" and before[2:] == kind
-        if tag != OUTSIDE and continues:
+        if tag[:1] in "IE" and before[:1] in "BI" and before[2:] == kind:
             spans[-1] = (kind, spans[-1][1], place)
         elif tag != OUTSIDE:
             spans.append((kind, place, place))
@@ -43,18 +33,16 @@ def find_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     return set(spans)
 
 
-def score_spans(texts: Sequence[tuple[Sequence[str], Sequence[str]]]) -> SpanScores:
-    """Score the spans of all texts together, given the true and the predicted tags of each.
+def score_spans(texts: Sequence[tuple[Sequence[str], Sequence[str]]]) -> dict[str, float]:
+    """Return precision, recall and F1 of the spans of all texts, given their true and predicted tags.
 
-    Source: Tjong Kim Sang and De Meulder 2003, section 2.3.
+    A span is right only with its kind, first and last word (Tjong Kim Sang and De Meulder 2003, section 2.3).
     """
-    num_right = num_true = num_found = 0
-    for tags, predicted in texts:
-        true, found = find_spans(tags), find_spans(predicted)
-        num_right, num_true, num_found = (
-            num_right + len(true & found),
-            num_true + len(true),
-            num_found + len(found),
-        )
-    precision, recall = num_right / max(num_found, 1), num_right / max(num_true, 1)
-    return SpanScores(precision, recall, 2 * num_right / max(num_true + num_found, 1))
+    pairs = [(find_spans(tags), find_spans(predicted)) for tags, predicted in texts]
+    num_right = sum(len(true & found) for true, found in pairs)
+    num_true, num_found = (sum(len(pair[side]) for pair in pairs) for side in (0, 1))
+    return {
+        "span_precision": num_right / max(num_found, 1),
+        "span_recall": num_right / max(num_true, 1),
+        "span_f1": 2 * num_right / max(num_true + num_found, 1),
+    }

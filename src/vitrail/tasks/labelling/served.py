@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.tasks.classification.served import USUAL_TOP
 from vitrail.tasks.labelling.explanation import explain_text
 from vitrail.tasks.labelling.predictor import Labeller
 from vitrail.tasks.serving import (
     EngineChoice,
     Given,
     Options,
-    RefusalError,
     Servable,
     common_facts,
     given_text,
     open_without_engine,
 )
-
-USUAL_TOP = 5
-
-
-class TextWork(NamedTuple):
-    """One text."""
-
-    text: str
-    top: int
+from vitrail.tasks.translation.served import TextWork
 
 
 class ServedLabeller(Servable):
@@ -51,12 +43,14 @@ class ServedLabeller(Servable):
     def read(self, given: Given, options: Options, max_pixels: int) -> TextWork:
         text = given_text(given)
         self.labeller.encode(text)  # raises for a text without words
-        return TextWork(text, options.top or USUAL_TOP)
+        return TextWork(text, options)
 
-    def answer(self, works: Sequence[TextWork]) -> Sequence[dict[str, Any] | RefusalError]:
-        most = max(work.top for work in works)
-        found = self.labeller.label([work.text for work in works], top=most)
-        return [each.keep(work.top).to_json() for each, work in zip(found, works, strict=True)]
+    def group(self, options: Options) -> Hashable:
+        return options.top
+
+    def answer(self, works: Sequence[TextWork]) -> Sequence[dict[str, Any]]:
+        top = works[0].options.top or USUAL_TOP
+        return [found.to_json() for found in self.labeller.label([work.text for work in works], top=top)]
 
     def explain(self, work: TextWork) -> Explanation:
         """Label one text and record its maps."""

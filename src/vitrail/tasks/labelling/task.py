@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from vitrail.engines.loading import load_start
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import LabellingModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
+from vitrail.tasks.classification.comparing import Accuracy
 from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
@@ -45,6 +47,15 @@ EVALUATION_BATCH = 8192  # tokens
 MAX_EPOCHS = 40
 FORWARD_SHARE = 0.35  # of a train step, for a forward pass of the same batch
 NUM_EXPLAINED, MAX_EXPLAINED_WORDS = 4, 40  # in a report
+THINGS = {"sentence": "text", "words": "word"}  # what has a label
+
+
+class TextAccuracy(Accuracy):
+    """Accuracy over texts or words, and McNemar's test of those on which two models disagree."""
+
+    def shared_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return positions that all mixers support; rotary ones need attention."""
+        return {} if "model.name" in settings else {"model.positions": "sinusoidal"}
 
 
 class LabellingTask(Task):
@@ -80,50 +91,44 @@ class LabellingTask(Task):
 
     def settle(self, experiment: LabellingExperiment, dataset: TextDataset) -> Settled:
         """Learn the subwords, or take those of the weights, and set what depends on them."""
+        data = experiment.data
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
-        files: Mapping[str, bytes]
-        if pretrained is None:
-            data = experiment.data
-            texts = [dataset.train.text(index) for index in range(len(dataset.train))]
-            prepared = TextPreprocessing(lower_case=data.lower_case).prepare(texts)
-            vocabulary = SentencePieceSubwords.train(prepared, size=data.vocabulary_size, kind=data.subwords)
-            files = vocabulary_to_files(vocabulary)
-            changes = {"model.vocabulary_size": vocabulary.size, "model.max_length": data.max_length}
-        else:
-            files, changes = dict(pretrained.files), {}
-            experiment = experiment.with_changes(
-                {"data.max_length": min(experiment.data.max_length, experiment.model.max_length)}
-            )
-        return Settled(experiment.with_changes(changes), files)
+        if pretrained is not None:
+            most = min(data.max_length, experiment.model.max_length)
+            return Settled(experiment.with_changes({"data.max_length": most}), dict(pretrained.files))
+        texts = [dataset.train.text(index) for index in range(len(dataset.train))]
+        prepared = TextPreprocessing(lower_case=data.lower_case).prepare(texts)
+        vocabulary = SentencePieceSubwords.train(prepared, size=data.vocabulary_size, kind=data.subwords)
+        changes = {"model.vocabulary_size": vocabulary.size, "model.max_length": data.max_length}
+        return Settled(experiment.with_changes(changes), vocabulary_to_files(vocabulary))
 
     def assemble(
         self, experiment: LabellingExperiment, dataset: TextDataset, files: Mapping[str, bytes]
     ) -> Parts:
-        data, train, model_labels = experiment.data, experiment.train, experiment.model.labels
+        data, train = experiment.data, experiment.train
         check_num_classes(experiment, dataset)
-        _check_labels(dataset, model_labels)
+        _check_labels(dataset, experiment.model.labels)
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
-        preprocessing = TextPreprocessing(
-            labels=model_labels, lower_case=data.lower_case, max_length=data.max_length
+        # published weights have their own rule of lower case
+        own = {"lower_case": data.lower_case} if pretrained is None else pretrained.preprocessing
+        preprocessing = TextPreprocessing.from_tree(own).with_changes(
+            {"labels": experiment.model.labels, "max_length": data.max_length}
         )
-        if pretrained is not None:
-            kept = {"labels": model_labels, "max_length": data.max_length}
-            preprocessing = TextPreprocessing.from_tree(pretrained.preprocessing).with_changes(kept)
         vocabulary = vocabulary_from_files(files)
         objective = LabellingObjective(
             dataset.class_names, vocabulary, preprocessing, label_smoothing=experiment.task.label_smoothing
         )
-        validation = None
-        if len(dataset.validation) and train.validations:
-            validation = TextSource(dataset.validation, vocabulary, preprocessing)
+        sources = {
+            name: TextSource(split, vocabulary, preprocessing) for name, split in dataset.splits.items()
+        }
         return Parts(
             dataset=dataset,
             objective=objective,
             final_objective=objective,
             model=build_model(experiment, pretrained),
-            train=TextSource(dataset.train, vocabulary, preprocessing),
-            validation=validation,
-            test=TextSource(dataset.test, vocabulary, preprocessing),
+            train=sources["train"],
+            validation=sources["validation"] if len(dataset.validation) and train.validations else None,
+            test=sources["test"],
             preprocessing=preprocessing,
             class_names=dataset.class_names,
             unit="tokens",
@@ -135,10 +140,9 @@ class LabellingTask(Task):
 
     def sign(self, dataset: TextDataset, split: str, preprocessing: Config) -> dict[str, str]:
         assert isinstance(preprocessing, TextPreprocessing)
-        cut = f"first {preprocessing.max_length} subwords"
-        return dataset.sign(split) | {
-            "input": f"{dataset.labels}{', lower case' * preprocessing.lower_case}, {cut}"
-        }
+        case = ", lower case" * preprocessing.lower_case
+        read = f"{dataset.labels}{case}, first {preprocessing.max_length} subwords"
+        return {**dataset.sign(split), "input": read}
 
     def score(self, loaded: LoadedModel, dataset: TextDataset, split: str) -> Scoring:
         """Match the classes by name."""
@@ -146,7 +150,7 @@ class LabellingTask(Task):
         _check_labels(dataset, preprocessing.labels)
         vocabulary = vocabulary_from_files(loaded.files)
         numbers, part = match_classes(dataset, loaded.class_names), dataset.splits[split]
-        matched = TextSplit(part.parts, [numbers[labels] for labels in part.labels], part.names)
+        matched = TextSplit(part.parts, tuple(numbers[labels] for labels in part.labels), part.names)
         return Scoring(
             LabellingObjective(loaded.class_names, vocabulary, preprocessing),
             TextSource(matched, vocabulary, preprocessing),
@@ -161,12 +165,10 @@ class LabellingTask(Task):
         ]
         explained = []
         for text in texts[:NUM_EXPLAINED]:
-            try:
+            with suppress(DataError):  # words that the model's rule cuts differently, and then too many
                 explained.append(explain_text(labeller, text))
-            except DataError:  # words that the model's rule cuts differently, and then too many
-                continue
-        is_of_words = labeller.preprocessing.labels == "words"
-        write_labelling_report(path, record, test, explained, is_of_words=is_of_words)
+        things = f"{THINGS[labeller.preprocessing.labels]}s"
+        write_labelling_report(path, record, test, explained, things=things)
 
     def explain(
         self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
@@ -175,23 +177,17 @@ class LabellingTask(Task):
         return explain_texts(lambda text: explain_text(labeller, text), inputs, options)
 
     def comparison_metric(self, source: str) -> ComparisonMetric | None:
-        from vitrail.tasks.labelling.comparing import TEXT_ACCURACY
-
-        return TEXT_ACCURACY
+        return TextAccuracy()
 
 
 TASK = LabellingTask()
 
 
-def _check_labels(dataset: Any, labels: str) -> None:
+def _check_labels(dataset: TextDataset, labels: str) -> None:
     """Refuse labels of sentences for a model of words, and the reverse."""
     if dataset.labels != labels:
         raise DataError(
-            f"{dataset.source} has a label for each {_each(dataset.labels)}",
-            expected=f"a label for each {_each(labels)}, as the model gives",
+            f"{dataset.source} has a label for each {THINGS[dataset.labels]}",
+            expected=f"a label for each {THINGS[labels]}, as the model gives",
             remedy="Name other data, or train a model on this",
         )
-
-
-def _each(labels: str) -> str:
-    return "word" if labels == "words" else "text"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from vitrail.core.errors import DataError
@@ -22,6 +22,18 @@ def recognises(path: Path, tag_column: int | None) -> bool:
     """Accept a file, or a folder with ``train.conll`` or the like, of even columns and blank lines."""
     files = tables_of(path, LIKELY)
     return bool(files) and all(_looks_like_columns(parts[0]) for parts in files.values())
+
+
+def _looks_like_columns(path: Path) -> bool:
+    if path.name.lower().removesuffix(".gz").endswith(SUFFIXES):
+        return True
+    try:
+        content = read_content(path, PEEK)
+    except DataError:
+        return False
+    lines = split_lines(content)[: -1 if len(content) == PEEK else None]  # the last one may be cut
+    widths = {len(_columns(line)) for line in lines if line.strip() and not line.startswith(("#", DOCUMENT))}
+    return len(widths) == 1 and min(widths) > 1 and any(not line.strip() for line in lines)
 
 
 def read(path: Path, tag_column: int | None) -> RawTexts:
@@ -49,60 +61,44 @@ def read_sentences(path: Path, tag_column: int | None = None) -> Iterator[TextRo
     Raises:
         DataError: as ``read``.
     """
-    width, found = 0, []
+    width = column = 0
+    found: list[tuple[int, list[str]]] = []
     for number, line in enumerate([*read_lines(path), ""], start=1):
-        cells = _cells(line)
-        if cells and cells[0] != DOCUMENT and not _is_remark(line, cells, width):
-            if width and len(cells) != width:
-                raise DataError(
-                    f"line {number:,} of {path} has {len(cells)} columns, and the lines before it {width}",
-                    expected="one tag for every word: equally many columns on all lines of words",
-                    remedy="Write the missing word or tag, or remove the line",
-                )
-            width = len(cells)
-            found.append((number, cells))
-        elif not cells and found:
-            yield _sentence(path, found, width, tag_column)
+        columns = _columns(line)
+        if not columns and found:
+            if width == UNIVERSAL_COLUMNS:  # 3-4 joins two words, 5.1 is not written
+                found = [entry for entry in found if entry[1][0].isdigit()]
+            words = tuple(entry[FORM if width == UNIVERSAL_COLUMNS else 0] for _, entry in found)
+            yield TextRow(words, tuple(entry[column] for _, entry in found), f"{path.name}:{found[0][0]}")
             found = []
+        # a comment, or a line of the word #, which has as many columns as the others
+        if not columns or columns[0] == DOCUMENT or (line.startswith("#") and len(columns) != width):
+            continue
+        if not width:
+            width = len(columns)
+            column = _tag_column(path, number, width, tag_column)
+        elif len(columns) != width:
+            raise DataError(
+                f"line {number:,} of {path} has {len(columns)} columns, and the lines before it {width}",
+                expected="one tag for every word: equally many columns on all lines of words",
+                remedy="Write the missing word or tag, or remove the line",
+            )
+        found.append((number, columns))
 
 
-def _sentence(
-    path: Path, found: Sequence[tuple[int, list[str]]], width: int, tag_column: int | None
-) -> TextRow:
-    is_universal = width == UNIVERSAL_COLUMNS
-    column = (UPOS if is_universal else -1) if tag_column is None else tag_column
-    if width < 2 or not -width <= column < width:
-        raise DataError(
-            f"line {found[0][0]:,} of {path} has {width} columns, and the tags are looked for in column "
-            f"{column}",
-            expected="a word and its tag on each line, with a space or a tab between them",
-            remedy="Write both on each line, or choose the column with --set data.tag_column=NUMBER",
-        )
-    if is_universal:  # 3-4 joins two words, 5.1 is not written
-        found = [entry for entry in found if entry[1][0].isdigit()]
-    words = tuple(cells[FORM if is_universal else 0] for _, cells in found)
-    return TextRow(words, tuple(cells[column] for _, cells in found), f"{path.name}:{found[0][0]}")
+def _tag_column(path: Path, number: int, width: int, chosen: int | None) -> int:
+    column = (UPOS if width == UNIVERSAL_COLUMNS else -1) if chosen is None else chosen
+    if width > 1 and -width <= column < width:
+        return column
+    raise DataError(
+        f"line {number:,} of {path} has {width} columns, and the tags are looked for in column {column}",
+        expected="a word and its tag on each line, with a space or a tab between them",
+        remedy="Write both on each line, or choose the column with --set data.tag_column=NUMBER",
+    )
 
 
-def _cells(line: str) -> list[str]:
+def _columns(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("\t")] if line.strip() and "\t" in line else line.split()
-
-
-def _is_remark(line: str, cells: Sequence[str], width: int) -> bool:
-    """Tell comments from lines of the word #, which have as many columns as the others."""
-    return line.startswith("#") and len(cells) != width
-
-
-def _looks_like_columns(path: Path) -> bool:
-    if path.name.lower().removesuffix(".gz").endswith(SUFFIXES):
-        return True
-    try:
-        content = read_content(path, PEEK)
-    except DataError:
-        return False
-    lines = split_lines(content)[: -1 if len(content) == PEEK else None]  # the last one may be cut
-    widths = {len(_cells(line)) for line in lines if line.strip() and not line.startswith(("#", DOCUMENT))}
-    return len(widths) == 1 and min(widths) > 1 and any(not line.strip() for line in lines)
 
 
 FORMAT = Format(

@@ -1,14 +1,16 @@
-"""Tables of texts with labels, or of words with tags: CSV, TSV, JSON lines and parquet."""
+"""Texts with labels, or words with tags: CSV, TSV, JSON lines, parquet, saved sets, the hub."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding, counted
 from vitrail.data.formats import Format
+from vitrail.data.hub_sets import HubSet, cached_features, load_named, load_saved, saved_features
 from vitrail.data.splits import SplitName, assign_splits
 from vitrail.data.tables import (
     IMAGE_COLUMNS,
@@ -16,6 +18,7 @@ from vitrail.data.tables import (
     TABLE_SUFFIXES,
     Prose,
     Table,
+    arrow_columns,
     class_names_in,
     column_names,
     find_column,
@@ -34,6 +37,12 @@ TEXT_COLUMNS = (
 TEXT_LABELS = (*LABEL_COLUMNS, "sentiment", "topic", "intent", "polarity", "rating", "stars", "language")
 WORD_COLUMNS = ("tokens", "words")
 TAG_COLUMNS = ("tags", "ner_tags", "pos_tags", "upos", "chunk_tags", "labels")
+KNOWN = {*TEXT_COLUMNS, *TEXT_LABELS, *WORD_COLUMNS, *TAG_COLUMNS, "split", "set", "subset", "partition"}
+TELLING = re.compile(
+    r"ag_?news|sst|imdb|sentiment|emotion|review|tweet|spam|toxic|intent|banking77|trec\b|newsgroups|dbpedia|"
+    r"conll|wnut|wiki_?ann|wikineural|universal_dependencies",
+    re.IGNORECASE,
+)  # names on the hub
 
 
 def recognises(path: Path, tag_column: int | None) -> bool:
@@ -49,36 +58,13 @@ def read(path: Path, tag_column: int | None) -> RawTexts:
         DataError: a table is damaged, or a text has another number of words than of tags.
     """
     files = tables_of(path, TABLE_SUFFIXES)
-    chosen, found = assign_splits(files, str(path))
-    tables = {split: [_read_table(file) for file in files[stem]] for split, stem in chosen.items()}
-    every = [table for part in tables.values() for table in part]
-    kind = _kind_of([*every[0].columns]) or "sentence"
-    if set(tables) == {"train"}:
-        tables = _divide(tables["train"])
-    rows: dict[SplitName, list[TextRow]] = {}
-    dropped: list[str] = []
-    for split, part in tables.items():
-        each = [row for table in part for row in _rows(table, kind)]
-        rows[split] = [row for row in each if isinstance(row, TextRow)]
-        dropped += [row for row in each if isinstance(row, str)]
-    findings: list[Finding] = [*found, *(finding for table in every for finding in table.findings)]
-    findings += counted(
-        dropped, "warning", "unlabelled-rows", "row", "without a label", "Left out; complete or remove them"
-    )
-    return RawTexts(kind, rows, tuple(findings))
+    chosen, findings = assign_splits(files, str(path))
+    return _join({split: [*map(_read_table, files[stem])] for split, stem in chosen.items()}, findings)
 
 
 def _read_table(path: Path) -> Table:
     prose = Prose(lambda columns: _kind_of(columns) is not None, lambda path: ())
-    return read_table(path, prose=prose, wanted=lambda name, kind: _is_known(name))
-
-
-def _divide(parts: Sequence[Table]) -> dict[SplitName, list[Table]]:
-    tables: dict[SplitName, list[Table]] = {}
-    for table in parts:
-        for split, rows in (table.rows_by_split() or {"train": [*range(len(table.names))]}).items():
-            tables.setdefault(split, []).append(table.take(rows))
-    return tables
+    return read_table(path, prose=prose, wanted=_is_known)
 
 
 def _kind_of(columns: Sequence[str]) -> Labels | None:
@@ -91,9 +77,29 @@ def _kind_of(columns: Sequence[str]) -> Labels | None:
     return "sentence" if lower.intersection(TEXT_COLUMNS) and lower.intersection(TEXT_LABELS) else None
 
 
-def _is_known(name: str) -> bool:
-    known = (*TEXT_COLUMNS, *TEXT_LABELS, *WORD_COLUMNS, *TAG_COLUMNS, "split", "set", "subset", "partition")
-    return simplify(name) in known
+def _is_known(name: str, kind: Any) -> bool:
+    return simplify(name) in KNOWN
+
+
+def _join(tables: Mapping[SplitName, Sequence[Table]], findings: Sequence[Finding]) -> RawTexts:
+    """Collect the rows of each split; splits without a label are left out."""
+    every = [table for part in tables.values() for table in part]
+    kind = _kind_of([*every[0].columns]) or "sentence"
+    rows: dict[SplitName, list[TextRow]] = {"train": []} if "train" in tables else {}
+    dropped: list[str] = []
+    for split, part in tables.items():
+        for table in part:
+            inside = table.rows_by_split() if set(tables) == {"train"} else {}
+            split_of = {index: named for named, indices in inside.items() for index in indices}
+            for index, row in enumerate(_rows(table, kind)):
+                if isinstance(row, TextRow):
+                    rows.setdefault(split_of.get(index, split), []).append(row)
+                else:
+                    dropped.append(row)
+    remedy = "Left out; complete or remove them"
+    unlabelled = counted(dropped, "warning", "unlabelled-rows", "row", "without a label", remedy)
+    of_tables = (finding for table in every for finding in table.findings)
+    return RawTexts(kind, rows, (*findings, *of_tables, *unlabelled))
 
 
 def _rows(table: Table, kind: Labels) -> Iterator[TextRow | str]:
@@ -101,47 +107,80 @@ def _rows(table: Table, kind: Labels) -> Iterator[TextRow | str]:
     columns, called = list(table.columns), table.path.name
     texts, labels = (WORD_COLUMNS, TAG_COLUMNS) if kind == "words" else (TEXT_COLUMNS, TEXT_LABELS)
     text_column = find_column(columns, texts, "text", called)
-    stored = class_names_in(table.features)
-    label_column = find_column(
-        columns,
-        labels,
-        "label",
-        called,
-        preferred=[*stored][:1] if kind == "sentence" else (),
-        taken=text_column,
-    )
-    names = stored.get(label_column, ())
+    stored = class_names_in({name: _of_items(feature) for name, feature in table.features.items()})
+    preferred = [*stored][:1] if kind == "sentence" else ()
+    label_column = find_column(columns, labels, "label", called, preferred=preferred, taken=text_column)
+    names = dict(enumerate(stored.get(label_column, ())))
     cells = zip(table.columns[text_column], table.columns[label_column], table.names, strict=True)
     for text, label, name in cells:
-        if kind == "sentence":
-            given = label_text(names[label] if names and isinstance(label, int) and label >= 0 else label)
+        if kind == "sentence":  # -1 marks a text without a label on the hub
+            given = label_text(names.get(label) if names and isinstance(label, int) else label)
             yield name if given is None else TextRow((_one_line(text),), (given,), name)
             continue
-        words, tags = _listed(text), _listed(label)
+        words, tags = _listed(text), tuple(str(names.get(tag, tag)) for tag in _listed(label))
         if len(words) != len(tags):
             raise DataError(
                 f"{name} has {len(words)} words and {len(tags)} tags",
                 expected=f"a tag for each word, in the columns {text_column!r} and {label_column!r}",
                 remedy="Correct this row, or remove it",
             )
-        yield TextRow(words, tags, name)
+        yield TextRow(tuple(map(str, words)), tags, name)
+
+
+def _of_items(feature: Any) -> Any:
+    """Return the description of a column's values, or of the items of its lists."""
+    return feature.get("feature", feature) if isinstance(feature, Mapping) else feature
 
 
 def _one_line(value: Any) -> str:
     return "" if value is None or value != value else " ".join(str(value).split())
 
 
-def _listed(value: Any) -> tuple[str, ...]:
+def _listed(value: Any) -> Sequence[Any]:
     """Return the words of a cell: a list of them, or text with spaces between them."""
-    return tuple(map(str, value)) if isinstance(value, list | tuple) else tuple(_one_line(value).split())
+    return value if isinstance(value, list | tuple) else _one_line(value).split()
 
 
-FORMAT = Format(
-    name="table of labelled texts",
-    layout="a CSV, TSV, JSON lines or parquet file with a column of texts (text, sentence) and one of "
-    'labels, or with lists of words and of tags ({"tokens": [...], "tags": [...]}), or a folder with '
-    "train.csv (and test.csv) or the like",
-    recognises=recognises,
-    read=read,
-    rank=20,
+def is_of_texts(name: str) -> bool:
+    """Guess offline whether a hub data set holds labelled texts: by its name, or by the cache."""
+    described = cached_features(name)
+    return any(map(_kind_of, map(list, described))) or (not described and bool(TELLING.search(name)))
+
+
+def read_by_name(name: str) -> RawTexts:
+    """Read a data set by its hub name, ``owner/name[/config]``; the local cache needs no network."""
+    owner, *rest = name.split("/")
+    hint = "; one of several configurations is named hf:owner/name/config"
+    return _convert(
+        load_named(name, lambda hub: hub.load_dataset("/".join((owner, *rest[:1])), *rest[1:]), hint=hint)
+    )
+
+
+def _convert(loaded: HubSet) -> RawTexts:
+    loaded.demand()
+    tables = {}
+    for split, rows in loaded.splits.items():
+        columns = arrow_columns(rows.with_format("arrow")[:], _is_known)
+        names = loaded.row_names(split)
+        tables[split] = [Table(Path(loaded.name), columns, names, rows.features.to_dict())]
+    return _join(tables, loaded.findings)
+
+
+FORMATS = (
+    Format(
+        name="table of labelled texts",
+        layout="a CSV, TSV, JSON lines or parquet file with a column of texts (text, sentence) and one of "
+        'labels, or with lists of words and of tags ({"tokens": [...], "tags": [...]}), or a folder with '
+        "train.csv (and test.csv) or the like",
+        recognises=recognises,
+        read=read,
+        rank=20,
+    ),
+    Format(
+        name="Hugging Face data set of labelled texts",
+        layout="a folder that save_to_disk of the package datasets wrote, with such columns",
+        recognises=lambda path, tag_column: any(map(_kind_of, map(list, saved_features(path)))),
+        read=lambda path, tag_column: _convert(load_saved(path)),
+        rank=5,
+    ),
 )
