@@ -15,8 +15,10 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+from making.bert_folder import write_bert_folder
 from making.colour_clip import load_colour_clip, write_colour_images
 from vitrail.cli import main
+from vitrail.core.errors import DataError
 from vitrail.lab.figures import FIGURES
 from vitrail.lab.figures.drawing import draw_figure
 from vitrail.lab.figures.images import draw_borders
@@ -24,6 +26,7 @@ from vitrail.lab.figures.masks import attended_regions, masks_of
 from vitrail.lab.figures.norms import Norms, normalised_together
 from vitrail.nn.windows import fit_windows, window_positions
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+from vitrail.tasks.labelling.predictor import Labeller
 
 # Little enough to be drawn in moments.
 TINY: dict[str, dict[str, Any]] = {
@@ -39,6 +42,7 @@ TINY: dict[str, dict[str, Any]] = {
     "sinusoidal": {"num_tokens": 5, "dim": 6},
     "typographic": {},
     "windows": {"image_size": "16x16", "patch_size": 4, "window": "2x2"},
+    "word_in_context": {"text": ["a dog runs", "run, dog"], "word": "run"},
 }
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
@@ -49,6 +53,35 @@ def colour_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("vitrail.lab.figures.typographic")
     monkeypatch.setattr(module, "ImageTextEncoder", lambda source: ImageTextEncoder(load_colour_clip()))
     monkeypatch.setattr(module, "train_small_clip", lambda **_: ImageTextEncoder(load_colour_clip()))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("bert")
+    write_bert_folder(folder, "none")
+    return f"hf:{folder}"
+
+
+@pytest.fixture(autouse=True)
+def small_bert(monkeypatch: pytest.MonkeyPatch, bert: str) -> None:
+    monkeypatch.setitem(TINY["word_in_context"], "model", bert)
+
+
+def test_a_word_has_one_vector_in_the_table_and_others_in_context(bert: str) -> None:
+    table, context = matrices_of("word_in_context", **TINY["word_in_context"])
+    labeller = Labeller(bert)
+    pieces = [labeller.embed(text) for text in TINY["word_in_context"]["text"]]
+    assert [each[0] for each in pieces] == [
+        ["[CLS]", "a", "dog", "run", "##s", "[SEP]"],
+        ["[CLS]", "run", "[UNK]", "dog", "[SEP]"],
+    ]
+    first, second = pieces[0][1][[3, 4]].mean(dim=0), pieces[1][1][[1, 2]].mean(dim=0)
+    assert context[0, 1] == pytest.approx(float(torch.cosine_similarity(first, second, dim=0)), abs=1e-6)
+    np.testing.assert_allclose(np.diagonal(table), 1, rtol=1e-6)
+    same = matrices_of("word_in_context", text=["a run", "dog run."], word="run", model=bert)[0]
+    assert same[0, 1] < 1  # the full stop belongs to the word that spaces divide
+    with pytest.raises(DataError, match="'a dog' lacks the word 'run'"):
+        matrices_of("word_in_context", text=["a dog", "run"], word="run", model=bert)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -239,7 +272,7 @@ def test_a_head_by_hand_is_computed_step_by_step() -> None:
         (["causal_mask", "--text", "a", "--text", "b"], "at most 1 item"),
         (["causal_mask", "photo.jpg"], "takes no image file"),
         (["sinusoidal", "--text", "a dog"], "takes no --text. Expected one of attention, causal_mask"),
-        (["sinusoidal", "--word", "ipod"], "takes no --word. Expected one of typographic"),
+        (["sinusoidal", "--word", "ipod"], "takes no --word. Expected one of word_in_context, typographic"),
         (["sinusoidal", "--set", "dim=5"], "multiple of 2"),
         (["sinusoidal", "--set", "dims=6"], "Did you mean 'dim'"),
         (["norms", "--set", "groups=4"], "does not divide channels 6"),

@@ -31,8 +31,8 @@ def draw(
         name: The figure. Without one: list them.
         image: Image file, for figures of an image.
         text: Sentence, for figures of words; may be given several times.
-        model: CLIP to attack with a written word: a run, a folder or hf:OWNER/NAME.
-        word: The word to write on the photograph.
+        model: CLIP to attack with a written word, or model of texts: a run, a folder or hf:OWNER/NAME.
+        word: The word to write on the photograph, or to look at in several sentences.
         set_: One setting of the figure, such as window=7x7; may be given several times.
         json: Print settings and numbers as JSON.
         output: Picture to write: .png, .svg or .pdf. Default: NAME.png.

@@ -39,7 +39,7 @@ def explain_text(labeller: Labeller, text: str) -> Explanation:
     pieces = Tokens(
         tuple(piece.replace(SPACE, "") or "_" for piece in labeller.vocabulary.pieces(encoded.row))
     )
-    words = _words_of(labeller, text, encoded)
+    words = words_of(labeller, text, encoded)
     lost = AttentionMap("occlusion", _occlude(labeller, encoded, words)[None, None], "mixing", None, 0)
     names, title = found.labels, f"{found.labels[0]} {found.parts[0].probability:.1%}"
     if found.is_of_words:
@@ -62,7 +62,7 @@ def explain_text(labeller: Labeller, text: str) -> Explanation:
     )
 
 
-def _words_of(labeller: Labeller, text: str, encoded: EncodedText) -> list[tuple[str, range]]:
+def words_of(labeller: Labeller, text: str, encoded: EncodedText) -> list[tuple[str, range]]:
     """Return the words of a text, with the places of their subwords in the row."""
     words = labeller.parts(text) if labeller.is_of_words else text.split()
     found: list[tuple[str, range]] = []
