@@ -272,7 +272,7 @@ def test_a_head_by_hand_is_computed_step_by_step() -> None:
         (["causal_mask", "--text", "a", "--text", "b"], "at most 1 item"),
         (["causal_mask", "photo.jpg"], "takes no image file"),
         (["sinusoidal", "--text", "a dog"], "takes no --text. Expected one of attention, causal_mask"),
-        (["sinusoidal", "--word", "ipod"], "takes no --word. Expected one of word_in_context, typographic"),
+        (["sinusoidal", "--word", "ipod"], "takes no --word. Expected one of typographic, word_in_context"),
         (["sinusoidal", "--set", "dim=5"], "multiple of 2"),
         (["sinusoidal", "--set", "dims=6"], "Did you mean 'dim'"),
         (["norms", "--set", "groups=4"], "does not divide channels 6"),
