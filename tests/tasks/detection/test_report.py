@@ -11,13 +11,13 @@ from PIL import Image
 
 from making.bright_boxes import bright_detector, picture_with
 from vitrail.interpret.draw import colour_of
+from vitrail.report.sections import RunRecord
 from vitrail.tasks.detection import report as detection_report
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.errors import FoundBox, ImageErrors, ImageOutcome, TrueBox
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.detection.report import (
     ComparedImage,
-    DetectionReportInputs,
     best_images,
     compare_boxes,
     typical_images,
@@ -83,14 +83,14 @@ def compared() -> ComparedImage:
     return ComparedImage(picture=Image.new("RGB", (200, 200), "white"), name=EVIL, outcome=outcome)
 
 
-def inputs(tables: DetectionTables, names: tuple[str, ...] = NAMES, **more: object) -> DetectionReportInputs:
+def record(tables: DetectionTables, names: tuple[str, ...] = NAMES, **more: object) -> RunRecord:
     report = Report(
         signature={"data": "cells@0123", "split": "test"},
         scores={"ap": 0.512, "ap50": 0.8125},
         tables=tables.model_dump(mode="json"),
         class_names=names,
     )
-    return DetectionReportInputs(title="detr on cells", report=report, command="vitrail train cells", **more)
+    return RunRecord(title="detr on cells", report=report, command="vitrail train cells", **more)
 
 
 def text_of(path: Path) -> str:
@@ -98,7 +98,7 @@ def text_of(path: Path) -> str:
 
 
 def test_scores_and_their_signature_are_on_top_and_classes_listed_the_weakest_first(tmp_path: Path) -> None:
-    write_detection_report(tmp_path / "out.html", inputs(toy_tables()))
+    write_detection_report(tmp_path / "out.html", record(toy_tables()))
 
     page, text = (tmp_path / "out.html").read_text(), text_of(tmp_path / "out.html")
     assert "data:cells@0123|split:test" in text
@@ -115,7 +115,7 @@ def test_scores_and_their_signature_are_on_top_and_classes_listed_the_weakest_fi
 
 
 def test_images_stand_beside_what_was_found_with_their_errors_told(tmp_path: Path) -> None:
-    write_detection_report(tmp_path / "out.html", inputs(toy_tables(), worst=[compared()], best=[compared()]))
+    write_detection_report(tmp_path / "out.html", record(toy_tables()), worst=[compared()], best=[compared()])
 
     page, text = (tmp_path / "out.html").read_text(), text_of(tmp_path / "out.html")
     assert page.count("<img ") == 4
@@ -145,10 +145,10 @@ def test_boxes_are_drawn_at_the_size_at_which_they_are_shown(monkeypatch: pytest
 
 
 def test_precision_and_recall_are_drawn_for_few_and_many_classes(tmp_path: Path) -> None:
-    write_detection_report(tmp_path / "few.html", inputs(toy_tables()))
+    write_detection_report(tmp_path / "few.html", record(toy_tables()))
     many = tuple(place / 40 + 0.01 for place in range(40))
     names = tuple(f"class {place}" for place in range(40))
-    write_detection_report(tmp_path / "many.html", inputs(toy_tables(many), names))
+    write_detection_report(tmp_path / "many.html", record(toy_tables(many), names))
 
     few, page = ((tmp_path / name).read_text() for name in ("few.html", "many.html"))
     assert few.count("<svg ") == page.count("<svg ") == 2
@@ -163,7 +163,7 @@ def test_data_without_a_box_has_a_page_too(tmp_path: Path) -> None:
         update={"scores": CocoScores(ap=None, ap50=None, ap75=None)}
     )
 
-    write_detection_report(tmp_path / "out.html", inputs(tables))
+    write_detection_report(tmp_path / "out.html", record(tables))
 
     assert "<svg" not in (tmp_path / "out.html").read_text()
     assert "precision" in text_of(tmp_path / "out.html")
@@ -178,7 +178,7 @@ def test_the_curves_of_training_are_drawn(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     write_detection_report(
-        tmp_path / "out.html", inputs(toy_tables(), metrics_path=tmp_path / "metrics.jsonl")
+        tmp_path / "out.html", record(toy_tables(), metrics_path=tmp_path / "metrics.jsonl")
     )
 
     page = (tmp_path / "out.html").read_text()

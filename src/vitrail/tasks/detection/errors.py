@@ -107,11 +107,7 @@ def match_boxes(image: ImageBoxes) -> MatchedImage:
 
 def best_threshold(images: Sequence[MatchedImage]) -> float | None:
     """Return the threshold of the best F1 over all classes together; None if nothing decides."""
-    num_true = _count_true(images)
-    counted = [~matched.in_crowd for matched in images]
-    pairs = list(zip(images, counted, strict=True))
-    scores = _join([matched.image.found_scores.numpy()[kept] for matched, kept in pairs])
-    is_correct = _join([(matched.matches != NOTHING)[kept] for matched, kept in pairs])
+    num_true, scores, is_correct = _counted(images)
     if not is_correct.any():
         return None
     order = np.argsort(-scores, kind="stable")
@@ -124,11 +120,8 @@ def best_threshold(images: Sequence[MatchedImage]) -> float | None:
 
 def precision_and_recall(images: Sequence[MatchedImage], threshold: float) -> tuple[float, float]:
     """Return precision and recall at a confidence threshold."""
-    num_true, num_found, num_correct = _count_true(images), 0, 0
-    for matched in images:
-        counts = (matched.image.found_scores.numpy() >= threshold) & ~matched.in_crowd
-        num_found += int(counts.sum())
-        num_correct += int((counts & (matched.matches != NOTHING)).sum())
+    num_true, scores, is_correct = _counted(images)
+    num_found, num_correct = int((scores >= threshold).sum()), int(is_correct[scores >= threshold].sum())
     return num_correct / num_found if num_found else 0.0, num_correct / num_true if num_true else 0.0
 
 
@@ -145,27 +138,14 @@ def image_outcome(matched: MatchedImage, threshold: float) -> ImageOutcome:
     )
     partners = np.maximum(matches, confusions)  # at most one of them is not NOTHING
     true = zip(image.labels.tolist(), _corners(image.boxes_xyxy), became.tolist(), strict=True)
-    found = zip(
-        image.found_labels[rows].tolist(),
-        image.found_scores[rows].tolist(),
-        _corners(image.found_xyxy[rows]),
-        is_what.tolist(),
-        partners.tolist(),
-        strict=True,
-    )
+    scores = [round(score, 4) for score in image.found_scores[rows].tolist()]
+    labels, boxes = image.found_labels[rows].tolist(), _corners(image.found_xyxy[rows])
+    partner_of = [None if partner == NOTHING else partner for partner in partners.tolist()]
+    found = zip(labels, scores, boxes, is_what.tolist(), partner_of, strict=True)
     return ImageOutcome(
         index=image.index,
-        true=tuple(TrueBox(label=label, box=box, outcome=outcome) for label, box, outcome in true),
-        found=tuple(
-            FoundBox(
-                label=label,
-                score=round(score, 4),
-                box=box,
-                outcome=outcome,
-                match=None if partner == NOTHING else partner,
-            )
-            for label, score, box, outcome, partner in found
-        ),
+        true=tuple(TrueBox(**dict(zip(TrueBox.model_fields, row, strict=True))) for row in true),
+        found=tuple(FoundBox(**dict(zip(FoundBox.model_fields, row, strict=True))) for row in found),
     )
 
 
@@ -222,9 +202,11 @@ def _corners(boxes_xyxy: Float[Tensor, "n 4"]) -> list[tuple[float, float, float
     return [(left, top, right, bottom) for left, top, right, bottom in rounded]
 
 
-def _count_true(images: Sequence[MatchedImage]) -> int:
-    return sum(int((~matched.image.is_crowd).sum()) for matched in images)
-
-
-def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros(0)
+def _counted(images: Sequence[MatchedImage]) -> tuple[int, np.ndarray, np.ndarray]:
+    """Return the number of boxes, and score and correctness of each prediction, without those of crowds."""
+    num_true = sum(int((~matched.image.is_crowd).sum()) for matched in images)
+    kept = [~matched.in_crowd for matched in images]
+    scores = [each.image.found_scores.numpy()[rows] for each, rows in zip(images, kept, strict=True)]
+    is_correct = [(each.matches != NOTHING)[rows] for each, rows in zip(images, kept, strict=True)]
+    none = np.zeros(0, dtype=np.float32)
+    return num_true, np.concatenate([none, *scores]), np.concatenate([none.astype(bool), *is_correct])

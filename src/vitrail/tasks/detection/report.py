@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
 from vitrail.interpret.draw import COLOURS, DrawnBox, box_text, colour_of, draw_boxes, hex_colour
 from vitrail.report.page import picture_uri, section, table
-from vitrail.report.plots import INK, SOFT, inline_svg, line_plot, new_figure
+from vitrail.report.plots import INK, SOFT, Curve, inline_svg, line_plot, new_figure
 from vitrail.report.sections import (
     History,
     RunRecord,
@@ -37,15 +36,13 @@ from vitrail.tasks.detection.errors import (
     match_boxes,
 )
 from vitrail.tasks.detection.predictor import Detector
-from vitrail.tasks.detection.scores import RECALLS, ClassDetection, DetectionTables
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from vitrail.tasks.detection.scores import RECALLS, DetectionTables
 
 MAX_CONFUSION_TABLE = 30  # classes; a larger table would fill the page
 MAX_CONFUSED_PAIRS = 12
 LONGEST_PX = 560  # of a picture on the page, in which boxes are drawn
+MAX_CURVES = len(COLOURS)  # classes with a colour of their own
+TOP = 1.03  # of plots of shares
 MAX_PARTS = 4  # drawn parts of the loss; plots have as many colours
 WORST_NOTE = (
     "{shown} of the {wrong:,} images with an error, those with the most. First the ground truth, then the "
@@ -57,8 +54,7 @@ BEST_NOTE = "Images without an error, those with the most boxes first."
 STYLE = Path(__file__).with_name("detection_report.css").read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class ComparedImage:
+class ComparedImage(NamedTuple):
     """An image with ground-truth and predicted boxes."""
 
     picture: Image.Image
@@ -68,44 +64,42 @@ class ComparedImage:
     """The outcome of every box, in pixels of the picture."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DetectionReportInputs(RunRecord):
-    """Everything that the page of a detection run shows."""
-
-    worst: Sequence[ComparedImage] = ()
-    typical: Sequence[ComparedImage] = ()
-    """Images with about the median number of errors."""
-    best: Sequence[ComparedImage] = ()
-    set_prediction: Sequence[str] = ()
-    """Sections of ``set_sections``."""
-
-
-def write_detection_report(path: Path, inputs: DetectionReportInputs) -> None:
+def write_detection_report(
+    path: Path,
+    record: RunRecord,
+    *,
+    worst: Sequence[ComparedImage] = (),
+    typical: Sequence[ComparedImage] = (),
+    best: Sequence[ComparedImage] = (),
+    further: Iterable[str] = (),
+) -> None:
     """Write the page of a run, a single file that opens offline, replaced atomically.
+
+    Args:
+        typical: images with about the median share of errors.
+        further: sections before that of the training.
 
     Raises:
         CheckpointError: the disk is full or not writable; a former page is unchanged.
     """
-    tables = DetectionTables.from_tree(inputs.report.tables)
-    names = inputs.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
-    history = inputs.history()
+    tables = DetectionTables.from_tree(record.report.tables)
+    names = record.report.class_names or tuple(str(label) for label in range(len(tables.per_class)))
     num_wrong = sum(bool(each.num_errors) for each in tables.images)
-    worst_note = WORST_NOTE.format(shown=len(inputs.worst), wrong=num_wrong)
     parts = [
-        _head(inputs, tables),
-        _compared("Worst images", inputs.worst, names, worst_note),
-        _compared("Typical images", inputs.typical, names, TYPICAL_NOTE),
-        _compared("Best images", inputs.best, names, BEST_NOTE),
+        _head(record, tables),
+        _compared("Worst images", worst, names, WORST_NOTE.format(shown=len(worst), wrong=num_wrong)),
+        _compared("Typical images", typical, names, TYPICAL_NOTE),
+        _compared("Best images", best, names, BEST_NOTE),
         _curves(tables, names),
         _per_class(tables, names),
         _confusion(tables, names),
-        *inputs.set_prediction,
-        _training(history),
+        *further,
+        _training(record.history()),
     ]
-    write_run_page(path, inputs, parts, style=STYLE)
+    write_run_page(path, record, parts, style=STYLE)
 
 
-def _head(inputs: DetectionReportInputs, tables: DetectionTables) -> str:
+def _head(record: RunRecord, tables: DetectionTables) -> str:
     scores = tables.scores
     entries = [
         (scores.ap, "AP", "mean over IoU thresholds 0.50 to 0.95"),
@@ -119,7 +113,7 @@ def _head(inputs: DetectionReportInputs, tables: DetectionTables) -> str:
     shown = [(f"{value:.3f}", name, remark) for value, name, remark in entries if value is not None]
     at = f"at a confidence threshold of {tables.threshold:.2f}: {tables.threshold_origin}"
     shown += [(f"{tables.precision:.1%}", "precision", at), (f"{tables.recall:.1%}", "recall", at)]
-    return headline(inputs, shown)
+    return headline(record, shown)
 
 
 def _compared(title: str, images: Sequence[ComparedImage], names: Sequence[str], note: str) -> str:
@@ -176,11 +170,33 @@ def _picture(picture: Image.Image, boxes: Sequence[DrawnBox]) -> str:
 
 
 def _curves(tables: DetectionTables, names: Sequence[str]) -> str:
-    if not any(entry.precision for entry in tables.per_class):
+    """Plot precision over recall at an IoU of 0.50, and recall over the confidence threshold."""
+    known = {label: entry for label, entry in enumerate(tables.per_class) if entry.precision}
+    if not known:
         return ""
+    precision = {label: (RECALLS, entry.precision) for label, entry in known.items()}
+    mean = np.mean([entry.precision for entry in known.values()], axis=0)
+    reached: dict[int, Curve] = {}
+    for label, entry in known.items():
+        points = zip(entry.thresholds, RECALLS, entry.precision, strict=True)
+        if used := [(score, recall) for score, recall, value in points if value > 0]:
+            scores, recalls = zip(*used, strict=True)
+            reached[label] = (scores, recalls)
     plots = [
-        precision_recall_plot("precision over recall at an IoU of 0.50", tables.per_class, names),
-        threshold_plot("recall over the confidence threshold", tables.per_class, names, tables.threshold),
+        _plot_classes(
+            ("recall", "precision"),
+            precision,
+            {label: f"{names[label]} {entry.ap50:.2f}" for label, entry in known.items()},
+            {f"mean of {len(known)} classes {mean.mean():.2f}": (RECALLS, mean.tolist())}
+            if len(known) > 1
+            else {},
+        ),
+        _plot_classes(
+            ("confidence threshold", "recall"),
+            reached,
+            dict(enumerate(names)),
+            {f"used: {tables.threshold:.2f}": ((tables.threshold, tables.threshold), (0, TOP))},
+        ),
     ]
     note = (
         "First plot: precision over recall at an IoU of 0.50; the number is the AP50, the area below. "
@@ -189,23 +205,41 @@ def _curves(tables: DetectionTables, names: Sequence[str]) -> str:
     return section("Precision and recall", plots_in_row(plots), note)
 
 
+def _plot_classes(
+    labels: tuple[str, str],
+    curves: Mapping[int, Curve],
+    texts: Mapping[int, str],
+    dashed: Mapping[str, Curve],
+) -> str:
+    """Draw a curve for each class, faintly and without a name if there are many, and dashed lines."""
+    import matplotlib.patheffects as effects
+
+    figure, axes = new_figure(*labels, size=(5.2, 3.6))
+    rim = [effects.withStroke(linewidth=2.8, foreground=SOFT)]  # light colours on a light page
+    for label, curve in curves.items():
+        if len(curves) > MAX_CURVES:
+            axes.plot(*curve, color=SOFT, alpha=0.35, linewidth=0.8)
+        else:
+            colour = hex_colour(colour_of(label))
+            axes.plot(*curve, color=colour, linewidth=1.8, path_effects=rim, label=texts[label])
+    for text, line in dashed.items():
+        axes.plot(*line, color=INK, linewidth=1.5, linestyle=(0, (4, 2)), label=text)
+    axes.set(xlim=(0, 1), ylim=(0, TOP))
+    figure.legend(frameon=False, labelcolor=INK, loc="outside lower left", ncols=2, fontsize=9)
+    return inline_svg(figure, f"{labels[1]} over {labels[0]}")
+
+
 def _per_class(tables: DetectionTables, names: Sequence[str]) -> str:
     rows = sorted(
-        zip(names, tables.per_class, strict=True),
-        key=lambda entry: (entry[1].ap is None, entry[1].ap or 0.0),
+        zip(names, tables.per_class, strict=True), key=lambda row: (row[1].ap is None, row[1].ap or 0)
     )
-    entries = [
-        (
-            name,
-            f"{entry.num_boxes:,}",
-            *(
-                "none" if score is None else f"{score:.3f}"
-                for score in (entry.ap, entry.ap50, entry.ap75, entry.ar100)
-            ),
+    entries = []
+    for name, row in rows:
+        scores = (
+            "none" if score is None else f"{score:.3f}" for score in (row.ap, row.ap50, row.ap75, row.ar100)
         )
-        for name, entry in rows
-    ]
-    content = table(("class", "boxes", "AP", "AP50", "AP75", "AR"), entries, frozenset({1, 2, 3, 4, 5}))
+        entries.append((name, f"{row.num_boxes:,}", *scores))
+    content = table(("class", "boxes", "AP", "AP50", "AP75", "AR"), entries, frozenset(range(1, 6)))
     return section("Scores of each class", content, "The weakest class first; classes without boxes last.")
 
 
@@ -217,105 +251,34 @@ def _confusion(tables: DetectionTables, names: Sequence[str]) -> str:
         )
         note = f"Rows are ground truth, columns predictions, {at}; shade is the share of the row."
         return section("Confusion", content, note)
-    last = len(names)
     pairs = sorted(
         (-count, true, given)
         for true, row in enumerate(tables.confusion)
         for given, count in enumerate(row)
         if true != given and count
     )[:MAX_CONFUSED_PAIRS]
-    rows = [
-        (
-            "nothing there" if true == last else names[true],
-            "missed" if given == last else names[given],
-            f"{-count:,}",
-        )
-        for count, true, given in pairs
-    ]
-    if not rows:
+    if not pairs:
         return ""
+    trues, predictions = (*names, "nothing there"), (*names, "missed")
+    rows = [(trues[true], predictions[given], f"{-count:,}") for count, true, given in pairs]
     content = table(("ground truth", "predicted as", "boxes"), rows, frozenset({2}))
     return section("Most frequent errors", content, f"Counted {at}.")
 
 
 def _training(history: History) -> str:
-    further = []
-    if history.ap50:
-        curves = {"validation": history.ap50}
-        further.append(
-            line_plot("validation AP50 by step", curves, x_label="step", y_label="validation AP50")
+    # The auxiliary outputs' loss is of another scale.
+    losses = {name: curve for name, curve in history.parts.items() if name != "auxiliary"}
+    shown = dict(list(losses.items())[:MAX_PARTS])
+    validation = {"validation": history.ap50} if history.ap50 else {}
+    further = [
+        line_plot(f"{name} by step", curves, x_label="step", y_label=label)
+        for name, label, curves in (
+            ("validation AP50", "validation AP50", validation),
+            ("parts of the loss", "part of the loss", shown),
         )
-    parts = {name: curve for name, curve in history.parts.items() if name != "auxiliary"}  # of another scale
-    parts = dict(list(parts.items())[:MAX_PARTS])
-    if parts:
-        further.append(
-            line_plot("parts of the loss by step", parts, x_label="step", y_label="part of the loss")
-        )
+        if curves
+    ]
     return training_section(history, score=history.ap, score_name="validation AP", note="", further=further)
-
-
-MAX_CURVES = len(COLOURS)  # classes with a colour of their own; more are drawn faintly, with their mean
-
-
-def precision_recall_plot(name: str, classes: Sequence[ClassDetection], names: Sequence[str]) -> str:
-    """Draw precision over recall at an IoU of 0.50, for each class that has boxes, and their mean."""
-    figure, axes = new_figure("recall", "precision", size=(5.2, 3.6))
-    known = [(label, entry) for label, entry in enumerate(classes) if entry.precision]
-    curves = {label: (RECALLS, entry.precision) for label, entry in known}
-    _draw_classes(axes, curves, {label: f"{names[label]} {entry.ap50:.2f}" for label, entry in known})
-    if len(known) > 1:
-        mean = np.mean([entry.precision for _, entry in known], axis=0)
-        what = f"mean of {len(known)} classes {mean.mean():.2f}"
-        axes.plot(RECALLS, mean, color=INK, linewidth=1.8, linestyle=(0, (4, 2)), label=what)
-    return _finished(figure, axes, name, has_legend=bool(known))
-
-
-def threshold_plot(
-    name: str, classes: Sequence[ClassDetection], names: Sequence[str], threshold: float
-) -> str:
-    """Draw recall over the confidence threshold, for each class; the threshold that reports use is marked."""
-    figure, axes = new_figure("confidence threshold", "recall", size=(5.2, 3.6))
-    curves = {
-        label: [
-            (score, recall)
-            for score, recall, precision in zip(entry.thresholds, RECALLS, entry.precision, strict=True)
-            if precision > 0
-        ]
-        for label, entry in enumerate(classes)
-        if entry.precision
-    }
-    reached = {label: tuple(zip(*points, strict=True)) for label, points in curves.items()}
-    _draw_classes(axes, reached, dict(enumerate(names)))
-    axes.axvline(threshold, color=INK, linewidth=1.2, linestyle=(0, (4, 2)), label=f"used: {threshold:.2f}")
-    return _finished(figure, axes, name, has_legend=True)
-
-
-def _draw_classes(
-    axes: Axes, curves: Mapping[int, Sequence[Sequence[float]]], texts: Mapping[int, str]
-) -> None:
-    """Draw a curve, points along x and y, for each class; faintly and without a name if there are many."""
-    import matplotlib.patheffects as effects
-
-    is_few = len(curves) <= MAX_CURVES
-    rim = [effects.withStroke(linewidth=2.8, foreground=SOFT)]  # light colours on a light page
-    for label, curve in curves.items():
-        if curve:
-            axes.plot(
-                *curve,
-                color=hex_colour(colour_of(label)) if is_few else SOFT,
-                alpha=1.0 if is_few else 0.35,
-                linewidth=1.8 if is_few else 0.8,
-                path_effects=rim if is_few else None,
-                label=texts[label] if is_few else None,
-            )
-
-
-def _finished(figure: Figure, axes: Axes, name: str, *, has_legend: bool) -> str:
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1.03)
-    if has_legend:
-        figure.legend(frameon=False, labelcolor=INK, loc="outside lower left", ncols=2, fontsize=9)
-    return inline_svg(figure, name)
 
 
 def compare_boxes(

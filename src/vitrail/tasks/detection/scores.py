@@ -30,6 +30,7 @@ from vitrail.tasks.detection.errors import (
 RECALLS = tuple(round(step / 100, 2) for step in range(101))
 IOU_50, IOU_75 = 0, 5  # positions of these thresholds among the ten from 0.50 to 0.95
 ALL_SIZES = 0  # position of the area range that holds every box
+NUM_WORST = 100  # images whose boxes are kept, to be drawn
 
 
 class CocoScores(Config):
@@ -102,14 +103,19 @@ def count_boxes(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool =
     Raises:
         ConfigError: faster-coco-eval is not installed.
     """
-    data_set, evaluation = _import_evaluation()
+    try:
+        from faster_coco_eval import COCO, COCOeval_faster
+    except ImportError:
+        raise missing_package("scores of detectors need", "faster-coco-eval", "detection") from None
     shared = {
         "images": [{"id": number} for number in range(1, len(images) + 1)],
         "categories": [{"id": label} for label in range(num_classes)],
     }
-    true = data_set(shared | {"annotations": _records(images, of_predictions=False)})
-    found = data_set(shared | {"annotations": _records(images, of_predictions=True)})
-    counting = evaluation(true, found, iouType="bbox")
+    true, found = (
+        COCO(shared | {"annotations": _records(images, of_predictions=are_found)})
+        for are_found in (False, True)
+    )
+    counting = COCOeval_faster(true, found, iouType="bbox")
     if brief:
         parameters = counting.params
         parameters.areaRng, parameters.areaRngLbl = parameters.areaRng[:1], parameters.areaRngLbl[:1]
@@ -147,7 +153,6 @@ def classes_of_counts(counts: CocoCounts, images: Sequence[ImageBoxes]) -> tuple
     rows = []
     for label, count in enumerate(num_boxes.tolist()):
         precision = counts.precision[..., label, ALL_SIZES, -1]
-        thresholds = counts.thresholds[IOU_50, :, label, ALL_SIZES, -1]
         rows.append(
             ClassDetection(
                 num_boxes=count,
@@ -156,33 +161,31 @@ def classes_of_counts(counts: CocoCounts, images: Sequence[ImageBoxes]) -> tuple
                 ap75=_mean(precision[IOU_75]),
                 ar100=_mean(counts.recall[:, label, ALL_SIZES, -1]),
                 precision=_rounded(precision[IOU_50]) if count else (),
-                thresholds=_rounded(thresholds) if count else (),
+                thresholds=_rounded(counts.thresholds[IOU_50, :, label, ALL_SIZES, -1]) if count else (),
             )
         )
     return tuple(rows)
 
 
 def _records(images: Sequence[ImageBoxes], *, of_predictions: bool) -> list[dict[str, Any]]:
+    names = ("category_id", "bbox", "area", "iscrowd", "score")
     records: list[dict[str, Any]] = []
     for number, image in enumerate(images, start=1):
-        boxes, labels, is_crowd = image.boxes_xyxy.double(), image.labels, image.is_crowd.tolist()
+        boxes, labels, are_groups = image.boxes_xyxy.double(), image.labels, image.is_crowd.int().tolist()
+        scores = [1.0] * len(boxes)
         if of_predictions:
             boxes, labels = image.found_xyxy.double(), image.found_labels
-            is_crowd = [False] * len(boxes)
-        scores = image.found_scores.double().tolist() if of_predictions else [1.0] * len(boxes)
-        columns = (xyxy_to_xywh(boxes).tolist(), box_area(boxes).tolist(), labels.tolist(), is_crowd, scores)
-        for box, area, label, is_group, score in zip(*columns, strict=True):
-            records.append(
-                {
-                    "id": len(records) + 1,
-                    "image_id": number,
-                    "category_id": label,
-                    "bbox": box,
-                    "area": area,
-                    "iscrowd": int(is_group),
-                }
-                | ({"score": score} if of_predictions else {})
-            )
+            are_groups, scores = [0] * len(boxes), image.found_scores.double().tolist()
+        columns = (
+            labels.tolist(),
+            xyxy_to_xywh(boxes).tolist(),
+            box_area(boxes).tolist(),
+            are_groups,
+            scores,
+        )
+        for row in zip(*columns, strict=True):
+            values = dict(zip(names, row, strict=True))
+            records.append({"id": len(records) + 1, "image_id": number} | values)
     return records
 
 
@@ -193,17 +196,6 @@ def _mean(values: np.ndarray) -> float | None:
 
 def _rounded(values: np.ndarray) -> tuple[float, ...]:
     return tuple(round(value, 4) for value in values.tolist())
-
-
-def _import_evaluation() -> tuple[Any, Any]:
-    try:
-        from faster_coco_eval import COCO, COCOeval_faster
-    except ImportError:
-        raise missing_package("scores of detectors need", "faster-coco-eval", "detection") from None
-    return COCO, COCOeval_faster
-
-
-NUM_WORST = 100  # images whose boxes are kept, to be drawn
 
 
 class DetectionTables(Config):
@@ -281,11 +273,9 @@ def choose_threshold(images: Sequence[ImageBoxes]) -> ConfidenceThreshold:
     The images must not be those that are scored with it.
     """
     value = best_threshold([match_boxes(image) for image in images])
-    return (
-        UNCHOSEN_THRESHOLD
-        if value is None
-        else ConfidenceThreshold(value, "the best F1 of the validation images")
-    )
+    if value is None:
+        return UNCHOSEN_THRESHOLD
+    return ConfidenceThreshold(value, "the best F1 of the validation images")
 
 
 def headline_scores(tables: DetectionTables) -> dict[str, float]:

@@ -42,7 +42,6 @@ from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.opening import open_boxes, recognises
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.detection.report import (
-    DetectionReportInputs,
     best_images,
     compare_boxes,
     typical_images,
@@ -185,14 +184,14 @@ class DetectionTask(Task):
         test = parts.dataset.test
         worst = [outcome.index for outcome in tables.worst[:WORST]]
         typical, best = typical_images(tables, EXAMPLES), best_images(tables, EXAMPLES)
-        inputs = DetectionReportInputs(
-            **vars(record),
+        write_detection_report(
+            path,
+            record,
             worst=compare_boxes(detector, test, tables, worst),
             typical=compare_boxes(detector, test, tables, typical),
             best=compare_boxes(detector, test, tables, best),
-            set_prediction=SetFigures(detector, parts.final_objective, parts.test, tables).sections(),
+            further=SetFigures(detector, parts.final_objective, parts.test, tables).sections(),
         )
-        write_detection_report(path, inputs)
 
     def draw_scored(self, path: Path, loaded: LoadedModel, scoring: Scoring, report: Report) -> None:
         tables = DetectionTables.from_tree(report.tables)
