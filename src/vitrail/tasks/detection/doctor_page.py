@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +24,7 @@ from vitrail.tasks.detection.inspection import image_and_box
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 STYLE = Path(__file__).with_name("box_page.css").read_text(encoding="utf-8")
 SCRIPT = Path(__file__).with_name("box_page.js").read_text(encoding="utf-8")
@@ -87,28 +89,28 @@ def write_box_page(path: Path, dataset: BoxDataset, verdict: Verdict) -> None:
 
 
 def _head(name: str, dataset: BoxDataset, verdict: Verdict) -> str:
-    images = {split: len(content) for split, content in dataset.splits.items()}
-    boxes = {split: content.num_boxes for split, content in dataset.splits.items()}
-    num_errors, num_warnings = len(verdict.of("error")), len(verdict.of("warning"))
-    counted = [number_of(num_errors, "error")] if num_errors else []
-    counted += [number_of(num_warnings, "warning")] if num_warnings else []
+    totals, by_split = {}, {}
+    for kind in ("images", "boxes"):
+        counts = {
+            split: len(content) if kind == "images" else content.num_boxes
+            for split, content in dataset.splits.items()
+        }
+        totals[kind] = sum(counts.values())
+        by_split[kind] = ", ".join(f"{split} {count:,}" for split, count in counts.items())
+    severities: tuple[Severity, ...] = ("error", "warning")
+    counted = [number_of(number, kind) for kind in severities if (number := len(verdict.of(kind)))]
     word = "can be trained on" if verdict.usable else "not usable as it is"
     left_out = f", {number_of(len(verdict.exclude), 'image')} left out" if verdict.exclude else ""
     lead = (
         f'<p class="verdict {"good" if verdict.usable else "bad"}">{word}{left_out}: '
         f"{' and '.join(counted) or 'nothing wrong was found'}</p>"
     )
-    by_split = {
-        kind: ", ".join(f"{split} {count:,}" for split, count in counts.items())
-        for kind, counts in (("images", images), ("boxes", boxes))
-    }
-    total, num_images = sum(boxes.values()), max(sum(images.values()), 1)
+    mean = totals["boxes"] / max(totals["images"], 1)
     return f"<h1>{escape(name)}</h1>{lead}" + tiles(
         [
-            (f"{sum(images.values()):,}", "images", by_split["images"]),
-            (f"{total:,}", "boxes", by_split["boxes"]),
+            *((f"{totals[kind]:,}", kind, by_split[kind]) for kind in totals),
             (f"{len(dataset.class_names):,}", "classes", dataset.format),
-            (f"{total / num_images:.1f}", "boxes an image", "the mean, over all splits"),
+            (f"{mean:.1f}", "boxes an image", "the mean, over all splits"),
         ]
     )
 
@@ -230,8 +232,7 @@ def annotated_figure(
         picture = read_image(split.images[image.position], name=name)
     except DataError:
         return ""
-    labels = split.labels[image.position]
-    boxes = split.boxes[image.position]
+    labels, boxes = split.labels[image.position], split.boxes[image.position]
     view = _view(picture.size, boxes[[number for number in marked if number < len(labels)]])
     # Small boxes last, so that they lie over large ones and can be pointed at.
     ordered = order_corners(np.nan_to_num(boxes))
@@ -243,10 +244,8 @@ def annotated_figure(
     )
     width, height = view[2] - view[0], view[3] - view[1]
     is_small = max(picture.size) < SMALL_PX
-    kinds = ["frame"]
-    kinds += ["many"] if len(labels) - len(marked) > MANY else []
-    kinds += ["marked"] if marked else []
-    kinds += ["small"] if is_small else []
+    flags = {"many": len(labels) - len(marked) > MANY, "marked": marked, "small": is_small}
+    kinds = ["frame", *(kind for kind, flag in flags.items() if flag)]
     count = number_of(len(labels), "box")
     enlarged = enlarge_picture(picture, SMALL_PX) if is_small else picture
     embedded = (
@@ -276,26 +275,16 @@ def choose_samples(dataset: BoxDataset, excluded: Collection[str], count: int) -
     for index in order:
         for label in labels[index]:
             having.setdefault(label, []).append(index)
+    queues = [[index for index in order if images[index].split == split] for split in dataset.splits]
+    in_turn = [index for turn in itertools.zip_longest(*queues) for index in turn if index is not None]
     chosen: dict[int, None] = {}
     shown: set[int] = set()
     for label in sorted(having, key=lambda label: (len(having[label]), label)):
         if label not in shown and len(chosen) < count:
             chosen[having[label][0]] = None
             shown |= labels[having[label][0]]
-    for index in _in_turn(order, [image.split for image in images]):
-        if len(chosen) >= count:
-            break
-        chosen.setdefault(index)
-    return [images[index] for index in sorted(chosen)]
-
-
-def _in_turn(order: Sequence[int], splits: Sequence[str]) -> Iterable[int]:
-    """Interleave the indices of all splits, so that small splits are seen."""
-    queues = {split: [index for index in order if splits[index] == split] for split in dict.fromkeys(splits)}
-    for turn in range(max(map(len, queues.values()), default=0)):
-        for queue in queues.values():
-            if turn < len(queue):
-                yield queue[turn]
+    others = [index for index in in_turn if index not in chosen]  # of all splits, so that small ones are seen
+    return [images[index] for index in sorted([*chosen, *others[: count - len(chosen)]])]
 
 
 def _box(
@@ -305,10 +294,9 @@ def _box(
     left, right = np.clip(ordered[[0, 2]], view[0], view[2]).tolist()
     top, bottom = np.clip(ordered[[1, 3]], view[1], view[3]).tolist()
     width, height = view[2] - view[0], view[3] - view[1]
-    kinds = [colour_class(label)]
-    kinds += ["fault"] if is_marked else []
-    kinds += ["low"] if (top - view[1]) / height < 0.07 else []
-    kinds += ["end"] if (left - view[0]) / width > 0.7 else []
+    is_low, is_end = (top - view[1]) / height < 0.07, (left - view[0]) / width > 0.7
+    flags = {"fault": is_marked, "low": is_low, "end": is_end}
+    kinds = [colour_class(label), *(kind for kind, flag in flags.items() if flag)]
     name = escape(names[label])
     title = f"{name}, box {number}: {corners[2] - corners[0]:.6g} x {corners[3] - corners[1]:.6g} px"
     style = _position(view, (left, top, right, bottom))
@@ -367,8 +355,7 @@ def _side_plot(boxes: Mapping[str, np.ndarray]) -> str:
     for side in (COCO_SMALL, COCO_LARGE):
         if edges[0] < side < edges[-1]:
             axes.axvline(side, color=SOFT, linewidth=1, linestyle=":", zorder=3)
-    _draw_shares(axes, sides, edges)
-    return inline_svg(figure, "sizes of the boxes by split")
+    return _shares_plot(figure, axes, sides, edges, "sizes of the boxes by split")
 
 
 def _aspect_plot(boxes: Mapping[str, np.ndarray]) -> str:
@@ -381,8 +368,7 @@ def _aspect_plot(boxes: Mapping[str, np.ndarray]) -> str:
     axes.set_xscale("log", base=2)
     axes.set_xticks([0.125, 0.25, 0.5, 1, 2, 4, 8], ["1:8", "1:4", "1:2", "1", "2:1", "4:1", "8:1"])
     axes.axvline(1, color=SOFT, linewidth=1, linestyle=":", zorder=3)
-    _draw_shares(axes, shapes, edges)
-    return inline_svg(figure, "shapes of the boxes by split")
+    return _shares_plot(figure, axes, shapes, edges, "shapes of the boxes by split")
 
 
 def _count_plot(counts: Mapping[str, np.ndarray]) -> str:
@@ -392,26 +378,20 @@ def _count_plot(counts: Mapping[str, np.ndarray]) -> str:
     width = max(1, -(-(most + 1) // BINS))  # whole numbers in each bin
     figure, axes = new_figure("boxes in an image", "images, %")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
-    _draw_shares(axes, counts, np.arange(0, most + 1 + width, width) - 0.5)
-    return inline_svg(figure, "number of boxes in an image by split")
+    edges = np.arange(0, most + 1 + width, width) - 0.5
+    return _shares_plot(figure, axes, counts, edges, "number of boxes in an image by split")
 
 
 def _cover_plot(boxes: Mapping[str, np.ndarray], sizes: Mapping[str, np.ndarray]) -> str:
     """Draw how often each location of the images is covered by a box, all splits together."""
     shares = np.concatenate([boxes[name] / sizes[name][:, [1, 0, 1, 0]] for name in boxes])
-    first, last = np.floor(shares[:, :2] * MAP_SIDE), np.ceil(shares[:, 2:] * MAP_SIDE)
-    # Each box adds one to a rectangle: at its corners, then cumulated along both axes.
-    steps = np.zeros((MAP_SIDE + 1, MAP_SIDE + 1))
-    left, top = first.astype(int).clip(0, MAP_SIDE).T
-    right, bottom = last.astype(int).clip(0, MAP_SIDE).T
-    for rows, columns, sign in ((top, left, 1), (bottom, right, 1), (top, right, -1), (bottom, left, -1)):
-        np.add.at(steps, (rows, columns), sign)
-    covered = steps.cumsum(axis=0).cumsum(axis=1)[:MAP_SIDE, :MAP_SIDE]
+    edges = np.hstack((np.floor(shares[:, :2] * MAP_SIDE), np.ceil(shares[:, 2:] * MAP_SIDE))).astype(int)
+    covered = np.zeros((MAP_SIDE, MAP_SIDE))
+    for left, top, right, bottom in edges.clip(0, MAP_SIDE):
+        covered[top:bottom, left:right] += 1
     figure, axes = new_figure("share of the width", "share of the height")
     axes.grid(visible=False)
-    extent = (0, 1, 1, 0)
-    drawn = axes.imshow(covered, extent=extent, cmap="viridis", interpolation="nearest", vmin=0)
-    axes.set_aspect("equal")
+    drawn = axes.imshow(covered, extent=(0, 1, 1, 0), cmap="viridis", interpolation="nearest", vmin=0)
     bar = figure.colorbar(drawn, ax=axes, shrink=0.85)
     bar.ax.tick_params(colors=SOFT, labelcolor=INK)
     bar.set_label("boxes over it", color=INK)
@@ -419,12 +399,14 @@ def _cover_plot(boxes: Mapping[str, np.ndarray], sizes: Mapping[str, np.ndarray]
     return inline_svg(figure, "where the boxes are")
 
 
-def _draw_shares(axes: Axes, values: Mapping[str, np.ndarray], edges: np.ndarray) -> None:
+def _shares_plot(
+    figure: Figure, axes: Axes, values: Mapping[str, np.ndarray], edges: np.ndarray, name: str
+) -> str:
     """Draw a histogram per split, in percent of the split, so that unequal splits can be compared."""
-    for colour, (name, part) in zip(COLOURS, values.items(), strict=False):
-        numbers, _ = np.histogram(part, bins=edges)
-        shares = 100 * numbers / max(len(part), 1)
-        axes.stairs(shares, edges, color=colour, linewidth=1.6, label=f"{name} ({len(part):,})")
+    for colour, (split, part) in zip(COLOURS, values.items(), strict=False):
+        shares = 100 * np.histogram(part, bins=edges)[0] / max(len(part), 1)
+        axes.stairs(shares, edges, color=colour, linewidth=1.6, label=f"{split} ({len(part):,})")
         axes.stairs(shares, edges, color=colour, fill=True, alpha=0.12)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, labelcolor=INK)
+    return inline_svg(figure, name)
