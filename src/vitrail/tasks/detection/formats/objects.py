@@ -9,17 +9,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.file_places import existing, split_folders
+from vitrail.data.file_places import split_folders
 from vitrail.data.formats import Format
 from vitrail.data.hub_sets import HubSet, cached_features, is_saved, load_named, load_saved, saved_features
-from vitrail.data.splits import SplitName, leading_split, split_of
+from vitrail.data.splits import SplitName, split_of
 from vitrail.data.tables import (
     IMAGE_COLUMNS,
     Table,
@@ -28,8 +27,7 @@ from vitrail.data.tables import (
     find_column,
     join_parts,
     read_table,
-    table_stem,
-    tables_in,
+    tables_of,
 )
 from vitrail.tasks.detection.assembly import (
     AnnotatedBox,
@@ -53,20 +51,10 @@ CLASS_FIELDS = (
 CROWD_FIELDS = ("iscrowd", "is_crowd")
 METADATA = "metadata.jsonl"
 PARQUET = (".parquet",)
+SIZES = ("height", "width")
 TELLING = re.compile(r"object[-_]?detection|detection-datasets/|bbox|bounding[-_]?box", re.I)
 Found = tuple[str, str, str]
 """The column of objects, and its fields of boxes and of classes."""
-
-
-@dataclass(frozen=True)
-class BoxTable:
-    """The columns of one split."""
-
-    names: Sequence[str]
-    images: Sequence[Any]
-    objects: Sequence[Any]
-    """The value of the column of objects in each row."""
-    sizes: Sequence[tuple[Any, Any]] | None = None
 
 
 def recognises(path: Path) -> bool:
@@ -75,7 +63,7 @@ def recognises(path: Path) -> bool:
         return any(find_objects(described_fields(features)) for features in saved_features(path))
     if any(find_objects(column_fields(file)) for file in _metadata_files(path).values()):
         return True
-    files = next(iter(_parquet_files(path).values()), [])
+    files = next(iter(tables_of(path, PARQUET).values()), [])
     return bool(files) and find_objects(column_fields(files[0])) is not None
 
 
@@ -92,7 +80,6 @@ def read(path: Path) -> RawBoxes:
     tables = {split: read_table(file) for split, file in metadata.items()} or _read_parquet(path, reading)
     root = (path if path.is_dir() else path.parent) if metadata else None
     is_alone = len(tables) == 1 and "unread-splits" not in reading.notes
-    by_split: dict[SplitName, BoxTable] = {}
     names: list[str] | None = None
     for split, table in tables.items():
         found = _demand(find_objects(table.fields), list(table.columns), str(table.path))
@@ -100,8 +87,8 @@ def read(path: Path) -> RawBoxes:
         # a split column divides a training table that is alone
         parts = table.rows_by_split() if split == "train" and is_alone else {}
         for part, rows in (parts or {split: list(range(len(table.names)))}).items():
-            by_split[part] = _to_table(table, rows, found, reading, root)
-    return tables_to_boxes(by_split, found, names, reading)
+            _read_rows(reading, part, table, rows, found, root)
+    return _join(reading, found, names)
 
 
 def is_of_boxes(name: str) -> bool:
@@ -146,17 +133,12 @@ def described_names(features: Any, column: str, field: str) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list) and names else None
 
 
-def tables_to_boxes(
-    tables: Mapping[SplitName, BoxTable], found: Found, names: Sequence[str] | None, reading: Reading
-) -> RawBoxes:
-    """Join the tables of all splits.
+def _join(reading: Reading, found: Found, names: Sequence[str] | None) -> RawBoxes:
+    """Choose the format of the boxes of all splits.
 
     Raises:
         DataError: classes are neither names nor ids.
     """
-    for split, table in tables.items():
-        reading.annotated[split] = _annotate(table, found, reading)
-        reading.images[split] = table.images
     classes = _classes(reading, names)
     boxes, sizes = [], []
     for split, entries in reading.annotated.items():
@@ -192,21 +174,17 @@ def _convert(loaded: HubSet) -> RawBoxes:
     features, described = loaded.features, loaded.features.to_dict()
     found = _demand(find_objects(described_fields(described)), list(features), loaded.name)
     column = loaded.find_images(IMAGE_COLUMNS)
-    tables: dict[SplitName, BoxTable] = {}
-    for split, rows in loaded.splits.items():
-        sizes = None
-        if {"height", "width"} <= set(features):
-            sizes = list(zip(rows["height"][:], rows["width"][:], strict=True))
-        tables[split] = BoxTable(
-            loaded.row_names(split), loaded.images(split, column), rows[found[0]][:], sizes
-        )
     reading = Reading(findings=list(loaded.findings))
-    return tables_to_boxes(tables, found, described_names(described, found[0], found[2]), reading)
+    for split, rows in loaded.splits.items():
+        sizes = [rows[name][:] for name in SIZES] if set(SIZES) <= set(features) else None
+        reading.images[split] = loaded.images(split, column)
+        _annotate(reading, split, loaded.row_names(split), rows[found[0]][:], sizes, found)
+    return _join(reading, found, described_names(described, found[0], found[2]))
 
 
 def _read_parquet(path: Path, reading: Reading) -> dict[SplitName, Table]:
     tables: dict[SplitName, Table] = {}
-    by_stem = _parquet_files(path)
+    by_stem = tables_of(path, PARQUET)
     for stem, files in by_stem.items():
         split = split_of(stem) or ("train" if len(by_stem) == 1 else None)
         if split is None or split in tables:
@@ -222,9 +200,9 @@ def _read_parquet(path: Path, reading: Reading) -> dict[SplitName, Table]:
     return tables
 
 
-def _to_table(
-    table: Table, rows: Sequence[int], found: Found, reading: Reading, root: Path | None
-) -> BoxTable:
+def _read_rows(
+    reading: Reading, split: SplitName, table: Table, rows: Sequence[int], found: Found, root: Path | None
+) -> None:
     file, columns = table.path, table.columns
     column = find_column(list(columns), IMAGE_COLUMNS, "image", file)
     images, names, kept = [], [], []
@@ -249,10 +227,10 @@ def _to_table(
             expected=f"image files relative to {file.parent}, or their bytes",
             remedy=f"Put the images there, or correct the column {column!r}",
         )
-    sizes = None
-    if {"height", "width"} <= set(columns):
-        sizes = [(columns["height"][row], columns["width"][row]) for row in kept]
-    return BoxTable(names, images, [columns[found[0]][row] for row in kept], sizes)
+    reading.images[split] = images
+    used = table.take(kept).columns
+    sizes = [used[name] for name in SIZES] if set(SIZES) <= set(columns) else None
+    _annotate(reading, split, names, used[found[0]], sizes, found)
 
 
 def _demand(found: Found | None, columns: Sequence[str], called: str) -> Found:
@@ -277,26 +255,16 @@ def _metadata_files(path: Path) -> dict[SplitName, Path]:
     return {split: file for split, file in files.items() if file.is_file()}
 
 
-def _parquet_files(path: Path) -> dict[str, list[Path]]:
-    try:
-        if path.is_file():
-            stem = table_stem(path.name, PARQUET)
-            return {} if stem is None else {stem: [path]}
-        for folder in existing([path, path / "data"]):
-            if not any(name.lower().endswith(PARQUET) for name in os.listdir(folder)):
-                continue  # names alone are faster in a folder of many images
-            found = tables_in(folder, PARQUET)
-            named = {stem: files for stem, files in found.items() if leading_split(stem) is not None}
-            if named or len(found) == 1:
-                return named or found
-    except OSError:
-        return {}
-    return {}
-
-
-def _annotate(table: BoxTable, found: Found, reading: Reading) -> list[AnnotatedImage]:
-    annotated = []
-    for row, (name, value) in enumerate(zip(table.names, table.objects, strict=True)):
+def _annotate(
+    reading: Reading,
+    split: SplitName,
+    names: Sequence[str],
+    objects: Sequence[Any],
+    sizes: Sequence[Sequence[Any]] | None,
+    found: Found,
+) -> None:
+    annotated = reading.annotated[split] = []
+    for row, (name, value) in enumerate(zip(names, objects, strict=True)):
         entry = AnnotatedImage(None, name)
         for position, (box, label, crowd) in enumerate(_objects(value, found)):
             is_list = isinstance(box, Sequence | np.ndarray) and not isinstance(box, str | bytes)
@@ -306,10 +274,9 @@ def _annotate(table: BoxTable, found: Found, reading: Reading) -> list[Annotated
                 reading.note("malformed-boxes", f"{name}: object {position} ({box!r:.60}, {label!r:.30})")
                 continue
             entry.boxes.append(AnnotatedBox(numbers, key, whole_number(crowd) == 1 or crowd is True))
-        if table.sizes is not None:
-            entry.claimed_size = claimed_size(*table.sizes[row])
+        if sizes is not None:
+            entry.claimed_size = claimed_size(*(side[row] for side in sizes))
         annotated.append(entry)
-    return annotated
 
 
 def _objects(value: Any, found: Found) -> Iterator[tuple[Any, Any, Any]]:
