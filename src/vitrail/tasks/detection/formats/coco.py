@@ -30,10 +30,12 @@ from vitrail.tasks.detection.assembly import (
     assemble,
     claimed_size,
     finite_numbers,
+    reason_of,
     whole_number,
 )
 from vitrail.tasks.detection.dataset import RawBoxes
 
+KEYS = ("images", "annotations", "categories")
 EXPECTED = 'a JSON object with the lists "images", "annotations" and "categories", as COCO has it'
 
 
@@ -43,38 +45,24 @@ def load_coco(path: Path) -> dict[str, list[Any]]:
     Raises:
         DataError: it cannot be read, is not JSON, or has other keys.
     """
+
+    def faulty(given: str, remedy: str) -> DataError:
+        return DataError(f"{path} {given}", expected=EXPECTED, remedy=remedy)
+
     try:
         content = json.loads(path.read_bytes().decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, UnicodeDecodeError):
-            reason = f"byte {error.start} is not UTF-8 text"
-        elif isinstance(error, RecursionError):
-            reason = "its brackets are nested too deeply"
-        else:
-            reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(
-            f"{path} cannot be read: {reason}",
-            expected=EXPECTED,
-            remedy="Write or download the file again",
-        ) from None
+        raise faulty(f"cannot be read: {reason_of(error)}", "Write or download the file again") from None
     if not isinstance(content, Mapping):
         listed = "a list, as files of predictions are" if isinstance(content, list) else repr(content)[:60]
-        raise DataError(
-            f"{path} holds {listed}",
-            expected=EXPECTED,
-            remedy="Give the file of annotations",
-        )
-    absent = [key for key in ("images", "categories") if not isinstance(content.get(key), list)]
-    annotations = content.get("annotations", [])
-    if absent or not isinstance(annotations, list):
-        missing = " and ".join(map(repr, absent or ["annotations"]))
-        raise DataError(
-            f"{path} has no list {missing}, its keys are {', '.join(map(repr, content)) or 'none'}",
-            expected=EXPECTED,
-            remedy="Export the annotations as COCO instances again, or rename the keys",
-        )
-    keys = ("images", "annotations", "categories")
-    return {key: content[key] for key in keys if key in content}
+        raise faulty(f"holds {listed}", "Give the file of annotations")
+    lists = {"annotations": []} | {key: content[key] for key in KEYS if key in content}
+    absent = [key for key in KEYS if not isinstance(lists.get(key), list)]
+    if absent:
+        keys = ", ".join(map(repr, content)) or "none"
+        given = f"has no list {' and '.join(map(repr, absent))}, its keys are {keys}"
+        raise faulty(given, "Export the annotations as COCO instances again, or rename the keys")
+    return {key: content[key] for key in KEYS if key in content}
 
 
 def read_coco(
@@ -132,29 +120,21 @@ def _add_box(image: AnnotatedImage, entry: Mapping[str, Any], where: str, readin
 
 
 def _category_names(path: Path, entries: list[Any]) -> dict[int, str]:
+    def faulty(given: str, expected: str) -> DataError:
+        return DataError(f"{path} {given}", expected=expected, remedy="Correct the list of categories")
+
     names: dict[int, str] = {}
     for entry in entries:
         class_id = whole_number(entry.get("id")) if isinstance(entry, Mapping) else None
         name = str(entry.get("name") or "").strip() if isinstance(entry, Mapping) else ""
         if class_id is None or not name:
-            raise DataError(
-                f"{path} has the category {entry!r:.80}",
-                expected='a whole number as "id" and a text as "name"',
-                remedy="Correct the list of categories",
-            )
-        if class_id in names and names[class_id] != name:
-            raise DataError(
-                f"{path} gives the id {class_id} to the categories {names[class_id]!r} and {name!r}",
-                expected="an id of its own for each category",
-                remedy="Correct the list of categories",
-            )
-        names[class_id] = name
+            expected = 'a whole number as "id" and a text as "name"'
+            raise faulty(f"has the category {entry!r:.80}", expected)
+        if names.setdefault(class_id, name) != name:
+            given = f"gives the id {class_id} to the categories {names[class_id]!r} and {name!r}"
+            raise faulty(given, "an id of its own for each category")
     if not names:
-        raise DataError(
-            f"{path} has an empty list of categories",
-            expected='at least one category with "id" and "name"',
-            remedy="Export the annotations with their categories",
-        )
+        raise faulty("has an empty list of categories", 'at least one category with "id" and "name"')
     return names
 
 
@@ -218,11 +198,8 @@ def _assign_splits(root: Path) -> tuple[dict[SplitName, Path], list[Path]]:
     unread: list[Path] = []
     candidates = _candidates(root)
     for file in candidates:
-        split = split_of(file.stem)
-        if split is None and file.parent != root:
-            split = split_of(file.parent.name)
-        if split is None and len(candidates) == 1:
-            split = "train"
+        of_folder = split_of(file.parent.name) if file.parent != root else None
+        split = split_of(file.stem) or of_folder or ("train" if len(candidates) == 1 else None)
         if split is None:
             unread.append(file)
         elif split in files:
@@ -298,13 +275,11 @@ def _join_classes(by_split: Mapping[SplitName, Mapping[int, str]], reading: Read
 def _no_images(file: Path, entries: list[Any], root: Path) -> DataError:
     named = [entry.get("file_name") for entry in entries if isinstance(entry, Mapping)]
     shown = next((name for name in named if isinstance(name, str)), None)
-    given = (
-        f"{file} names {len(entries)} images and none of them exists, such as {shown!r}"
-        if shown is not None
-        else f"{file} lists {len(entries)} images without a file_name"
-    )
+    given = f"lists {len(entries)} images without a file_name"
+    if shown is not None:
+        given = f"names {len(entries)} images and none of them exists, such as {shown!r}"
     return DataError(
-        given,
+        f"{file} {given}",
         expected=f"images beside the file, or in a folder of {root} that is named as the split or images",
         remedy="Put the images there, or correct each file_name",
     )

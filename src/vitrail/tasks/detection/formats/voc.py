@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 from xml.parsers import expat
 
@@ -38,10 +37,15 @@ from vitrail.tasks.detection.assembly import (
     assemble,
     claimed_size,
     finite_numbers,
+    reason_of,
 )
 from vitrail.tasks.detection.dataset import RawBoxes
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
+ANNOTATION_FOLDERS = ("Annotations", "annotations", "xmls", "labels")
+IMAGE_FOLDERS = ("JPEGImages", "images", "Images", "img", "imgs")
+LISTS = Path("ImageSets", "Main")
+MAX_REASONS = 3
 MAX_BYTES = 1 << 24  # a file of 16 MiB holds 50,000 boxes
 PEEK = 4096  # bytes that a cheap look reads
 
@@ -87,14 +91,7 @@ def _refuse_entity(name: str, *_: Any) -> None:
     raise ValueError(f"it declares the entity {name!r}, which is not allowed")
 
 
-ANNOTATION_FOLDERS = ("Annotations", "annotations", "xmls", "labels")
-IMAGE_FOLDERS = ("JPEGImages", "images", "Images", "img", "imgs")
-LISTS = Path("ImageSets", "Main")
-MAX_REASONS = 3
-
-
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     annotations: Path
     image_folders: Sequence[Path]
     listed: Sequence[str] | None = None
@@ -153,8 +150,7 @@ def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
                 reading.note("listed-without-annotations", stem)
             continue
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            reading.note("unreadable-annotations", f"{called}: {reason}")
+            reading.note("unreadable-annotations", f"{called}: {reason_of(error)}")
             finder.find_stem(stem)  # is not an unlisted image
             continue
         num_read += 1

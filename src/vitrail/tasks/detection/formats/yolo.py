@@ -37,6 +37,7 @@ from vitrail.tasks.detection.assembly import (
     Reading,
     assemble,
     finite_numbers,
+    reason_of,
     whole_number,
 )
 from vitrail.tasks.detection.dataset import RawBoxes
@@ -446,8 +447,7 @@ def _read_labels(image: Path, file: Path, done: _YoloReading) -> AnnotatedImage 
         done.without_annotations.append(entry.name)
         return entry
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"byte {error.start} is not UTF-8 text"
-        done.note("unreadable-annotations", f"{called}: {reason}")
+        done.note("unreadable-annotations", f"{called}: {reason_of(error)}")
         return None
     entry.boxes, kinds, malformed = parse_labels(text, done.config.numbers_per_box)
     for kind in sorted(kinds):
