@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from PIL import Image
 
 from vitrail import __version__
@@ -31,6 +30,8 @@ from vitrail.tasks.detection.inspection import ExaminedBoxes, SeenImage, frame_o
 FOLDERS = {"train": "train", "validation": "val", "test": "test"}  # as COCO calls them
 DECIMALS = 4  # of a pixel
 FIRST_CLASS_ID = 1  # as in COCO itself
+SUFFIXES = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "BMP": ".bmp", "TIFF": ".tif"}
+JPEG_QUALITY = 95  # of re-encoded images; above, files grow and pixels hardly change
 CHANGES = {
     "unreadable": "{} left out: cannot be read",
     "copy": "{} left out: same pixels as in an earlier split",
@@ -208,9 +209,8 @@ def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, 
 
 def _annotate(part: Mapping[str, Any], name: str, image: SeenImage, repaired: RepairedBoxes) -> None:
     boxes_xywh = xyxy_to_xywh(torch.from_numpy(repaired.boxes_xyxy)).tolist()
-    image_id = len(part["images"]) + 1
-    height, width = image.inspection.height, image.inspection.width
-    part["images"].append({"id": image_id, "file_name": name, "width": width, "height": height})
+    image_id, seen = len(part["images"]) + 1, image.inspection
+    part["images"].append({"id": image_id, "file_name": name, "width": seen.width, "height": seen.height})
     for number, box in zip(repaired.kept.tolist(), boxes_xywh, strict=True):
         rounded = [round(value, DECIMALS) for value in box]
         part["annotations"].append(
@@ -282,42 +282,42 @@ def renumber_classes(dataset: BoxDataset) -> BoxDataset:
     label_of = {class_id + shift: label for label, class_id in enumerate(declared)}
     # No box has the label of a meaningless id.
     labels = np.array([label_of.get(class_id, -1) for class_id in declared], dtype=np.int64)
-    unknown = dataset.facts.unknown_boxes
-    train, validation, test = (
-        _renumber(split, labels, label_of, unknown) for split in dataset.splits.values()
-    )
+    none = UnknownBoxes(np.zeros((0, 4), dtype=np.float32), (), np.zeros(0, dtype=np.bool_))
+
+    def renumber(split: BoxSplit) -> BoxSplit:
+        added = [dataset.facts.unknown_boxes.get(name, none) for name in split.names]
+        found = [[label_of[key] for key in each.class_ids if isinstance(key, int)] for each in added]
+        rows = list(zip(split.boxes, split.labels, split.is_crowd, added, found, strict=True))
+        return BoxSplit(
+            split.images,
+            [np.concatenate((boxes, each.boxes_xyxy)) for boxes, _, _, each, _ in rows],
+            [np.concatenate((labels[own], np.array(more, dtype=np.int64))) for _, own, _, _, more in rows],
+            split.names,
+            sizes=split.sizes,
+            is_crowd=[np.concatenate((is_crowd, each.is_crowd)) for _, _, is_crowd, each, _ in rows],
+        )
+
+    train, validation, test = map(renumber, dataset.splits.values())
     used = {class_id - shift: count for class_id, count in dataset.facts.boxes_by_class_id.items()}
     facts = replace(dataset.facts, boxes_by_class_id=used, unknown_boxes={})
     return replace(dataset, train=train, validation=validation, test=test, facts=facts)
 
 
-def _renumber(
-    split: BoxSplit,
-    labels: Int64[np.ndarray, " classes"],
-    label_of: Mapping[int, int],
-    unknown: Mapping[str, UnknownBoxes],
-) -> BoxSplit:
-    all_boxes, all_labels, all_crowds = [], [], []
-    none = UnknownBoxes(np.zeros((0, 4), dtype=np.float32), (), np.zeros(0, dtype=np.bool_))
-    for position, name in enumerate(split.names):
-        left_out = unknown.get(name, none)
-        added = [label_of[class_id] for class_id in left_out.class_ids if isinstance(class_id, int)]
-        all_boxes.append(np.concatenate((split.boxes[position], left_out.boxes_xyxy)))
-        all_labels.append(np.concatenate((labels[split.labels[position]], np.array(added, dtype=np.int64))))
-        all_crowds.append(np.concatenate((split.is_crowd[position], left_out.is_crowd)))
-    return BoxSplit(split.images, all_boxes, all_labels, split.names, sizes=split.sizes, is_crowd=all_crowds)
-
-
-SUFFIXES = {"JPEG": ".jpg", "MPO": ".jpg", "PNG": ".png", "WEBP": ".webp", "BMP": ".bmp", "TIFF": ".tif"}
-JPEG_QUALITY = 95  # of re-encoded images; above, files grow and pixels hardly change
-
-
 def name_of_copy(source: EncodedImage, name: str, seen: Inspection) -> str:
     """Return the copy's file name: as the source, with the suffix of what it holds."""
     given = PurePosixPath(source.name if isinstance(source, Path) else name.replace("\\", "/"))
-    suffix = _suffix(source, given, seen)
     is_suffix = given.suffix.lower() in Image.registered_extensions()
     stem = given.name.removesuffix(given.suffix) if is_suffix else given.name
+    suffix = ".png"
+    if not isinstance(source, np.ndarray):
+        with open_image(source, name=given.name) as image:
+            kind = image.format or ""
+        if seen.orientation != 1:
+            suffix = ".jpg" if kind in ("JPEG", "MPO") else ".png"
+        elif isinstance(source, Path) and not seen.other_format and given.suffix:
+            suffix = given.suffix
+        else:
+            suffix = SUFFIXES.get(kind, f".{kind.lower()}")
     return (stem.lstrip(".") or "image") + suffix
 
 
@@ -340,23 +340,8 @@ def copy_image(source: EncodedImage, path: Path, seen: Inspection, *, called: st
         write_durably(path, source.read_bytes() if isinstance(source, Path) else source)
         return
     buffer = io.BytesIO()
+    options = {"quality": JPEG_QUALITY, "subsampling": 0} if path.suffix == ".jpg" else {}
     with open_image(source, name=called) as image:
         profile = image.info.get("icc_profile") if image.mode == "RGB" else None
-        if path.suffix == ".jpg":
-            decode(image).save(
-                buffer, format="JPEG", quality=JPEG_QUALITY, subsampling=0, icc_profile=profile
-            )
-        else:
-            decode(image).save(buffer, format="PNG", icc_profile=profile)
+        decode(image).save(buffer, "JPEG" if options else "PNG", icc_profile=profile, **options)
     write_durably(path, buffer.getvalue())
-
-
-def _suffix(source: EncodedImage, given: PurePosixPath, seen: Inspection) -> str:
-    if isinstance(source, np.ndarray):
-        return ".png"
-    with open_image(source, name=given.name) as image:
-        kind = image.format or ""
-    if seen.orientation != 1:
-        return ".jpg" if kind in ("JPEG", "MPO") else ".png"
-    is_right = isinstance(source, Path) and not seen.other_format
-    return given.suffix if is_right and given.suffix else SUFFIXES.get(kind, f".{kind.lower()}")
