@@ -17,7 +17,7 @@ from vitrail.report.significance import resample
 from vitrail.tasks.contract import ComparisonMetric
 from vitrail.tasks.detection.detections import ImageBoxes
 from vitrail.tasks.detection.objective import DetectionEvaluator
-from vitrail.tasks.detection.scores import count_boxes, scores_of_counts
+from vitrail.tasks.detection.scores import coco_scores
 from vitrail.tasks.evaluating import open_scoring
 from vitrail.tasks.registry import open_run
 from vitrail.train.evaluate import run_evaluator
@@ -60,14 +60,13 @@ class AveragePrecision(ComparisonMetric):
     ) -> Float64[np.ndarray, " {num_resamples}"]:
         """Return the mean average precision; 0 if the drawn images have no box."""
         scores = [
-            [_average_precision([run.images[row] for row in drawn], run.num_classes) for run in runs]
+            [
+                coco_scores([run.images[row] for row in drawn], run.num_classes, brief=True).ap or 0
+                for run in runs
+            ]
             for drawn in resample(len(runs[0].images), num_resamples)
         ]
         return np.mean(scores, axis=1)
 
 
 AVERAGE_PRECISION = AveragePrecision()
-
-
-def _average_precision(images: Sequence[ImageBoxes], num_classes: int) -> float:
-    return scores_of_counts(count_boxes(images, num_classes, brief=True)).ap or 0.0

@@ -159,16 +159,14 @@ class DetectionLoss:
     ) -> list[Int[Tensor, "batch _"]]:
         # All costs first: a device computes the next ones while the assignment of the former is solved.
         costs = [
-            matching_costs(prediction.logits, prediction.boxes, targets, self.scoring, self.settings)
-            for prediction in predictions
-            if prediction.assigned is None
+            matching_costs(each.logits, each.boxes, targets, self.scoring, self.settings)
+            if each.assigned is None
+            else None
+            for each in predictions
         ]
-        remaining = iter(costs)
         return [
-            assign(next(remaining), counts, num_matches=prediction.num_matches)
-            if prediction.assigned is None
-            else prediction.assigned
-            for prediction in predictions
+            assign(cost, counts, num_matches=each.num_matches) if each.assigned is None else each.assigned
+            for each, cost in zip(predictions, costs, strict=True)
         ]
 
     def _terms(

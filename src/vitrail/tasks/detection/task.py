@@ -161,35 +161,33 @@ class DetectionTask(Task):
         labelled = BoxSplit(
             given.images, given.boxes, labels, given.names, sizes=given.sizes, is_crowd=given.is_crowd
         )
-        config: Any = loaded.model.config
-        return Scoring(
-            DetectionObjective(
-                len(loaded.class_names),
-                preprocessing,
-                scoring=config.scoring,
-                threshold=ConfidenceThreshold(own_threshold(loaded.about), "the model's own"),
-            ),
-            BoxSource(labelled, preprocessing),
-            self.sign(dataset, split, preprocessing),
-            EVALUATION_BATCH,
-        )
+        source = BoxSource(labelled, preprocessing)
+        signature = self.sign(dataset, split, preprocessing)
+        return Scoring(self.export_objective(loaded), source, signature, EVALUATION_BATCH)
 
     def export_objective(self, loaded: LoadedModel) -> DetectionObjective:
         config: Any = loaded.model.config
-        preprocessing = BoxPreprocessing.from_tree(loaded.preprocessing)
-        return DetectionObjective(len(loaded.class_names), preprocessing, scoring=config.scoring)
+        return DetectionObjective(
+            len(loaded.class_names),
+            BoxPreprocessing.from_tree(loaded.preprocessing),
+            scoring=config.scoring,
+            threshold=ConfidenceThreshold(own_threshold(loaded.about), "the model's own"),
+        )
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         tables, detector = DetectionTables.from_tree(record.report.tables), Detector(loaded)
-        test = parts.dataset.test
-        worst = [outcome.index for outcome in tables.worst[:WORST]]
-        typical, best = typical_images(tables, EXAMPLES), best_images(tables, EXAMPLES)
+        chosen = {
+            "worst": [outcome.index for outcome in tables.worst[:WORST]],
+            "typical": typical_images(tables, EXAMPLES),
+            "best": best_images(tables, EXAMPLES),
+        }
         write_detection_report(
             path,
             record,
-            worst=compare_boxes(detector, test, tables, worst),
-            typical=compare_boxes(detector, test, tables, typical),
-            best=compare_boxes(detector, test, tables, best),
+            **{
+                name: compare_boxes(detector, parts.dataset.test, tables, indices)
+                for name, indices in chosen.items()
+            },
             further=SetFigures(detector, parts.final_objective, parts.test, tables).sections(),
         )
 
