@@ -74,6 +74,17 @@ class Reading:
     def note(self, check: str, item: str) -> None:
         self.notes.setdefault(check, []).append(item)
 
+    def add_box(
+        self, image: AnnotatedImage, numbers: Any, key: int | str | None, called: str, **flags: bool
+    ) -> None:
+        """Add a box, or note under the given name that it is not a class and four finite numbers."""
+        is_box = isinstance(numbers, Sequence | np.ndarray) and not isinstance(numbers, str | bytes)
+        finite = finite_numbers(numbers) if is_box and len(numbers) == 4 else None
+        if finite is None or key is None or key == "":
+            self.note("malformed-boxes", called)
+        else:
+            image.boxes.append(AnnotatedBox(finite, key, **flags))
+
     def images_of(self, split: SplitName) -> Sequence[Any]:
         return self.images[split] if self.images else [entry.image for entry in self.annotated[split]]
 
@@ -152,6 +163,14 @@ def finite_numbers(values: Sequence[Any]) -> list[float] | None:
             return None
         numbers.append(number)
     return numbers
+
+
+def as_number(text: str | None) -> float | None:
+    """Parse a number; None if there is none."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
 
 
 def claimed_size(height: Any, width: Any) -> tuple[int, int] | None:

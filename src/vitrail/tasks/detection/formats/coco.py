@@ -23,13 +23,11 @@ from vitrail.data.file_places import (
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName, split_of
 from vitrail.tasks.detection.assembly import (
-    AnnotatedBox,
     AnnotatedImage,
     Classes,
     Reading,
     assemble,
     claimed_size,
-    finite_numbers,
     reason_of,
     whole_number,
 )
@@ -106,17 +104,10 @@ def read_coco(
 
 
 def _add_box(image: AnnotatedImage, entry: Mapping[str, Any], where: str, reading: Reading) -> None:
-    box = entry.get("bbox")
-    numbers = finite_numbers(box) if isinstance(box, list) and len(box) == 4 else None
-    category = whole_number(entry.get("category_id"))
-    if numbers is None:
-        reading.note("malformed-boxes", f"{where}, {image.name} (bbox {box!r:.60})")
-    elif category is None:
-        given = f"category_id {entry.get('category_id')!r:.40}"
-        reading.note("malformed-boxes", f"{where}, {image.name} ({given})")
-    else:
-        is_crowd = whole_number(entry.get("iscrowd") or 0) == 1 or entry.get("iscrowd") is True
-        image.boxes.append(AnnotatedBox(numbers, category, is_crowd))
+    box, category = entry.get("bbox"), whole_number(entry.get("category_id"))
+    called = f"{where}, {image.name} (bbox {box!r:.60}, category_id {entry.get('category_id')!r:.40})"
+    is_crowd = whole_number(entry.get("iscrowd") or 0) == 1 or entry.get("iscrowd") is True
+    reading.add_box(image, box, category, called, is_crowd=is_crowd)
 
 
 def _category_names(path: Path, entries: list[Any]) -> dict[int, str]:

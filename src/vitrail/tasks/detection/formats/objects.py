@@ -30,13 +30,11 @@ from vitrail.data.tables import (
     tables_of,
 )
 from vitrail.tasks.detection.assembly import (
-    AnnotatedBox,
     AnnotatedImage,
     Classes,
     Reading,
     assemble,
     claimed_size,
-    finite_numbers,
     whole_number,
 )
 from vitrail.tasks.detection.box_format import choose_format
@@ -267,13 +265,10 @@ def _annotate(
     for row, (name, value) in enumerate(zip(names, objects, strict=True)):
         entry = AnnotatedImage(None, name)
         for position, (box, label, crowd) in enumerate(_objects(value, found)):
-            is_list = isinstance(box, Sequence | np.ndarray) and not isinstance(box, str | bytes)
-            numbers = finite_numbers(list(box)) if is_list and len(box) == 4 else None
-            key = label if isinstance(label, str) and label else whole_number(label)
-            if numbers is None or key is None:
-                reading.note("malformed-boxes", f"{name}: object {position} ({box!r:.60}, {label!r:.30})")
-                continue
-            entry.boxes.append(AnnotatedBox(numbers, key, whole_number(crowd) == 1 or crowd is True))
+            key = label if isinstance(label, str) else whole_number(label)
+            called = f"{name}: object {position} ({box!r:.60}, {label!r:.30})"
+            is_crowd = whole_number(crowd) == 1 or crowd is True
+            reading.add_box(entry, box, key, called, is_crowd=is_crowd)
         if sizes is not None:
             entry.claimed_size = claimed_size(*(side[row] for side in sizes))
         annotated.append(entry)

@@ -30,13 +30,12 @@ from vitrail.data.formats import Format
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 from vitrail.data.text.lines import read_list
 from vitrail.tasks.detection.assembly import (
-    AnnotatedBox,
     AnnotatedImage,
     Classes,
     Reading,
+    as_number,
     assemble,
     claimed_size,
-    finite_numbers,
     reason_of,
 )
 from vitrail.tasks.detection.dataset import RawBoxes
@@ -162,33 +161,25 @@ def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
         if image is None:
             reading.without_image.append(called)
             continue
-        size = _numbers(content.find("size"), ("height", "width"))
-        claimed = None if size is None else claimed_size(*size)
-        boxes = _boxes(content, called, reading)
-        images.append(AnnotatedImage(image, relative_name(image, reading.root), boxes, claimed))
+        entry = AnnotatedImage(image, relative_name(image, reading.root))
+        entry.claimed_size = claimed_size(*_numbers(content.find("size"), ("height", "width")))
+        for position, found in enumerate(content.findall("object")):
+            name = (found.findtext("name") or "").strip()
+            reading.add_box(
+                entry,
+                _numbers(found.find("bndbox"), CORNERS),
+                name,
+                f"{called}: object {position} ({name or 'without a name'})",
+                is_difficult=(found.findtext("difficult") or "").strip() == "1",
+            )
+        images.append(entry)
     return num_read
 
 
-def _boxes(content: ElementTree.Element, called: str, reading: Reading) -> list[AnnotatedBox]:
-    boxes = []
-    for position, entry in enumerate(content.findall("object")):
-        name = (entry.findtext("name") or "").strip()
-        numbers = _numbers(entry.find("bndbox"), CORNERS)
-        if not name or numbers is None:
-            reading.note("malformed-boxes", f"{called}: object {position} ({name or 'without a name'})")
-            continue
-        is_difficult = (entry.findtext("difficult") or "").strip() == "1"
-        boxes.append(AnnotatedBox(numbers, name, is_difficult=is_difficult))
-    return boxes
-
-
-def _numbers(element: ElementTree.Element | None, names: tuple[str, ...]) -> list[float] | None:
-    if element is None:
-        return None
-    try:
-        return finite_numbers([float(element.findtext(name) or "") for name in names])
-    except ValueError:
-        return None
+def _numbers(element: ElementTree.Element | None, names: tuple[str, ...]) -> list[float | None]:
+    """Return the numbers of an element, None for those that are missing or no numbers."""
+    texts = [None if element is None else element.findtext(name) for name in names]
+    return [as_number(text) for text in texts]
 
 
 def _find(path: Path) -> tuple[Path, dict[SplitName, _Part]]:
@@ -266,23 +257,19 @@ def _xml_files(folder: Path) -> list[Path]:
 def _lists(folder: Path) -> dict[SplitName, list[str]]:
     """Return the image names by split listed in ImageSets/Main; trainval only without train."""
     found: dict[SplitName, list[str]] = {}
-    if not folder.is_dir():
-        return found
     for name in ("train", "val", "valid", "validation", "test"):
-        if (folder / f"{name}.txt").is_file():
-            found.setdefault(SPLIT_NAMES[name], _read_list(folder / f"{name}.txt"))
-    if "train" not in found and (folder / "trainval.txt").is_file():
+        if (file := folder / f"{name}.txt").is_file():
+            found.setdefault(SPLIT_NAMES[name], _read_list(file))
+    if "train" not in found and (file := folder / "trainval.txt").is_file():
         found.pop("validation", None)  # a part of trainval
-        found["train"] = _read_list(folder / "trainval.txt")
+        found["train"] = _read_list(file)
     return {split: ids for split, ids in found.items() if ids}
 
 
 def _read_list(file: Path) -> list[str]:
     lines = read_list(file, entry="the name of an image")
-    names = [line.split()[0] for line in lines if line.strip()]
-    return [
-        name[: -len(Path(name).suffix)] if Path(name).suffix in IMAGE_SUFFIXES else name for name in names
-    ]
+    names = [Path(line.split()[0]) for line in lines if line.strip()]
+    return [str(name.with_suffix("") if name.suffix in IMAGE_SUFFIXES else name) for name in names]
 
 
 FORMAT = Format(

@@ -35,6 +35,7 @@ from vitrail.tasks.detection.assembly import (
     AnnotatedImage,
     Classes,
     Reading,
+    as_number,
     assemble,
     finite_numbers,
     reason_of,
@@ -84,10 +85,7 @@ def parse_labels(
         values = line.split()
         if not values:
             continue
-        try:
-            numbers = finite_numbers([float(value) for value in values])
-        except ValueError:
-            numbers = None
+        numbers = finite_numbers(list(map(as_number, values)))
         class_id = None if numbers is None else whole_number(numbers[0])
         if numbers is None or class_id is None or len(numbers) < 5:
             malformed.append(f"line {number} ({line.strip()[:60]!r})")
