@@ -198,7 +198,11 @@ def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> Ra
     Boxes of undeclared classes are left out and counted in the facts. If an image has no annotated size, its
     header is read.
     """
-    _number_equal_names(reading.annotated)
+    counts: Counter[str] = Counter()
+    for entry in (entry for annotated in reading.annotated.values() for entry in annotated):
+        counts[entry.name] += 1
+        if counts[entry.name] > 1:  # an image may be listed twice, which the doctor reports
+            entry.name = f"{entry.name} ({counts[entry.name]})"
     label_of = {key: label for label, key in enumerate(classes.keys)}
     boxes_by_id: Counter[int] = Counter()
     unknown: dict[str, UnknownBoxes] = {}
@@ -260,16 +264,6 @@ def to_pixels(
     if box_format.endswith("shares"):
         pixels = pixels * sizes[:, [1, 0, 1, 0]]
     return np.clip(pixels, -LARGEST, LARGEST).astype(np.float32)
-
-
-def _number_equal_names(splits: Mapping[SplitName, Sequence[AnnotatedImage]]) -> None:
-    """Make names unique: an image may be listed twice, which the doctor reports."""
-    counts: Counter[str] = Counter()
-    for annotated in splits.values():
-        for entry in annotated:
-            counts[entry.name] += 1
-            if counts[entry.name] > 1:
-                entry.name = f"{entry.name} ({counts[entry.name]})"
 
 
 def _pixels_of(

@@ -97,7 +97,9 @@ def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
 
 
 def find_empty_images(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Images without boxes, which teach what is not an object; and a training split that has no box."""
+    """Images without boxes, which teach what is not an object; nothing to train or to test on."""
+    if not len(examined.dataset.test):
+        yield finding("no-test")
     if not examined.per_class["train"].any():
         yield finding("no-training-boxes")
     empty = [image for image in examined.images if not len(image.labels)]
@@ -144,11 +146,10 @@ def find_wrong_sizes(examined: ExaminedBoxes) -> Iterator[Finding]:
 
 
 def find_faulty_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Boxes that no object can have, or that pass the edge of their image."""
+    """Boxes that no object can have, that pass the edge of their image, or that are one pixel wide."""
     for kind, mask in examined.faults._asdict().items():
-        if kind != "one_pixel":
-            check = "zero-area" if kind == "empty" else kind.replace("_", "-")
-            yield from listed(check, examined.box_list(mask))
+        check = "zero-area" if kind == "empty" else kind.replace("_", "-")
+        yield from listed(check, examined.box_list(mask))
 
 
 def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
@@ -176,11 +177,6 @@ def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
         ]
     yield from listed("repeated-boxes", repeated)
     yield from listed("two-classes", conflicting)
-
-
-def find_one_pixel_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Boxes that are one pixel wide or high."""
-    yield from listed("one-pixel", examined.box_list(examined.faults.one_pixel))
 
 
 def find_crowded_images(examined: ExaminedBoxes) -> Iterator[Finding]:
@@ -219,12 +215,6 @@ def find_duplicates(examined: ExaminedBoxes) -> Iterator[Finding]:
     yield from listed("conflicting-boxes", names)
 
 
-def find_empty_test(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """No image to test on."""
-    if not len(examined.dataset.test):
-        yield finding("no-test")
-
-
 CHECKS: tuple[Callable[[ExaminedBoxes], Iterator[Finding]], ...] = (
     find_unreadable,
     find_wrong_formats,
@@ -235,13 +225,11 @@ CHECKS: tuple[Callable[[ExaminedBoxes], Iterator[Finding]], ...] = (
     find_wrong_sizes,
     find_faulty_boxes,
     find_repeated_boxes,
-    find_one_pixel_boxes,
     find_crowded_images,
     find_duplicates,
     find_similar_names,
     find_uneven_classes,
     find_missing_splits,
-    find_empty_test,
     find_wrong_suffixes,
     find_conversions,
     find_odd_sizes,

@@ -129,7 +129,12 @@ def image_outcome(matched: MatchedImage, threshold: float) -> ImageOutcome:
     """Classify every prediction above a threshold, and every ground-truth box of an image."""
     image, rows = matched.image, slice(int((matched.image.found_scores >= threshold).sum()))
     matches, in_crowd = matched.matches[rows], matched.in_crowd[rows]
-    confusions = _confusions(image, matches, in_crowd)
+    # The rest is matched across classes.
+    is_free = ~image.is_crowd.numpy()
+    is_free[matches[matches != NOTHING]] = False
+    overlaps = box_iou(image.found_xyxy[rows].double(), image.boxes_xyxy.double()).numpy()
+    is_left = (matches == NOTHING) & ~in_crowd
+    confusions = _choose(np.where(is_left[:, None] & is_free, overlaps, 0.0))
     became = np.where(image.is_crowd.numpy(), "crowd", "missed").astype(object)
     became[matches[matches != NOTHING]] = "correct"
     became[confusions[confusions != NOTHING]] = "confused"
@@ -173,16 +178,6 @@ def confusion_table(outcomes: Sequence[ImageOutcome], num_classes: int) -> tuple
         for true in outcome.true:
             table[true.label, num_classes] += true.outcome == "missed"
     return tuple(map(tuple, table.tolist()))
-
-
-def _confusions(
-    image: ImageBoxes, matches: Int[np.ndarray, " kept"], in_crowd: Bool[np.ndarray, " kept"]
-) -> Int[np.ndarray, " kept"]:
-    is_free = ~image.is_crowd.numpy()
-    is_free[matches[matches != NOTHING]] = False
-    is_left = (matches == NOTHING) & ~in_crowd
-    overlaps = box_iou(image.found_xyxy[: len(matches)].double(), image.boxes_xyxy.double()).numpy()
-    return _choose(np.where(is_left[:, None] & is_free, overlaps, 0.0))
 
 
 def _choose(overlaps: Float[np.ndarray, "found true"]) -> Int[np.ndarray, " found"]:

@@ -123,7 +123,10 @@ def detect_files(
     for path, file, each in zip(paths, files, detector.detect_each(paths, threshold=threshold), strict=True):
         found.append(each)
         if draw and each.error is None:
-            _write_picture(file, path, each)
+            encoded = io.BytesIO()
+            # Thin coloured lines need their colours in full.
+            each.draw(read_image(path)).save(encoded, format="jpeg", quality=JPEG_QUALITY, subsampling=0)
+            atomic_write(file, encoded.getvalue())
             pictures.append(file)
     errors = tuple((each.name, each.error) for each in found if each.error is not None)
     if len(errors) == len(found):
@@ -139,11 +142,20 @@ def detect_files(
 
 def coco_results(found: Sequence[Detections], class_ids: Sequence[int]) -> list[dict[str, Any]]:
     """Return boxes in COCO's results format, images numbered from 1, failed ones included."""
-    return [
-        {"image_id": number, "category_id": class_ids[label], "bbox": box, "score": round(score, 5)}
-        for number, each in enumerate(found, start=1)
-        for label, score, box in zip(each.labels.tolist(), each.scores.tolist(), _xywh(each), strict=True)
-    ]
+    results = []
+    for number, each in enumerate(found, start=1):
+        boxes = xyxy_to_xywh(each.boxes_xyxy.double()).tolist()
+        for label, score, box in zip(each.labels.tolist(), each.scores.tolist(), boxes, strict=True):
+            rounded = [round(value, 2) for value in box]  # hundredths of a pixel, as COCO has them
+            results.append(
+                {
+                    "image_id": number,
+                    "category_id": class_ids[label],
+                    "bbox": rounded,
+                    "score": round(score, 5),
+                }
+            )
+    return results
 
 
 def coco_annotations(
@@ -199,16 +211,3 @@ def _seen_from(folder: Path, name: str) -> str:
         return Path(os.path.relpath(name, folder)).as_posix()
     except ValueError:  # there is no relative path from one drive to another
         return Path(name).absolute().as_posix()
-
-
-def _xywh(found: Detections) -> list[list[float]]:
-    """Return boxes as left, top, width and height in hundredths of a pixel, as COCO has them."""
-    boxes = xyxy_to_xywh(found.boxes_xyxy.double())
-    return [[round(value, 2) for value in box] for box in boxes.tolist()]
-
-
-def _write_picture(file: Path, path: Path, found: Detections) -> None:
-    encoded = io.BytesIO()
-    # Thin coloured lines need their colours in full.
-    found.draw(read_image(path)).save(encoded, format="jpeg", quality=JPEG_QUALITY, subsampling=0)
-    atomic_write(file, encoded.getvalue())

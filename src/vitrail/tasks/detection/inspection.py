@@ -50,9 +50,13 @@ def frame_of(
     if _is_near(claimed, upright):
         return Frame("upright", upright)
     aspect = (claimed[1] / claimed[0]) / (upright[1] / upright[0])
-    if abs(aspect - 1) <= ASPECT_TOLERANCE and _fit(boxes_xyxy, claimed):
-        return Frame("scaled", claimed)
-    return Frame("unknown", upright)
+    finite = boxes_xyxy[np.isfinite(boxes_xyxy).all(axis=1)]
+    fits = (finite <= np.tile(claimed[::-1], 2) * (1 + ASPECT_TOLERANCE)).all()
+    return (
+        Frame("scaled", claimed)
+        if abs(aspect - 1) <= ASPECT_TOLERANCE and fits
+        else Frame("unknown", upright)
+    )
 
 
 def to_upright(
@@ -97,12 +101,6 @@ def turn_boxes(
 
 def _is_near(size: tuple[int, int], other: tuple[int, int]) -> bool:
     return all(abs(a - b) <= ROUNDING_PX for a, b in zip(size, other, strict=True))
-
-
-def _fit(boxes_xyxy: np.ndarray, size: tuple[int, int]) -> bool:
-    finite = boxes_xyxy[np.isfinite(boxes_xyxy).all(axis=1)]
-    slack = 1 + ASPECT_TOLERANCE
-    return bool((finite[:, [0, 2]] <= size[1] * slack).all() and (finite[:, [1, 3]] <= size[0] * slack).all())
 
 
 class SeenImage(NamedTuple):

@@ -15,7 +15,6 @@ from vitrail.core.errors import DataError
 from vitrail.data.file_places import first_entries, folders_in, is_image_name
 from vitrail.data.formats import (
     HUB_PREFIX,
-    Format,
     format_by_suffix,
     format_of,
     is_name_on_hub,
@@ -130,18 +129,17 @@ def draw_images(
 def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
     found = format_of(BOX_FORMATS, path) or format_by_suffix(BOX_FORMATS, path)
     if found is not None:
-        return _note_others(path, found, found.read(path)), found.name
+        raw = found.read(path)
+        others = [
+            entry.name for entry in BOX_FORMATS.values() if entry is not found and entry.recognises(path)
+        ]
+        if others:
+            several = finding("several-formats", formats=" and ".join([found.name, *others]), read=found.name)
+            raw = replace(raw, findings=(*raw.findings, several))
+        return raw, found.name
     if path.exists():
         raise _unknown(path)
     return None
-
-
-def _note_others(path: Path, found: Format[RawBoxes], raw: RawBoxes) -> RawBoxes:
-    others = [entry.name for entry in BOX_FORMATS.values() if entry is not found and entry.recognises(path)]
-    if not others:
-        return raw
-    several = finding("several-formats", formats=" and ".join([found.name, *others]), read=found.name)
-    return replace(raw, findings=(*raw.findings, several))
 
 
 def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings) -> BoxDataset:
@@ -154,14 +152,8 @@ def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings
     divided = divide(
         raw.splits, raw.findings, settings, empty=empty, hold_out=draw, drawn=", by rarest class"
     )
-    return BoxDataset(
-        source=source,
-        format=format_name,
-        class_names=raw.class_names,
-        class_ids=raw.class_ids,
-        **divided,
-        facts=raw.facts,
-    )
+    named = {"class_names": raw.class_names, "class_ids": raw.class_ids, "facts": raw.facts}
+    return BoxDataset(source=source, format=format_name, **named, **divided)
 
 
 def _unknown(path: Path) -> DataError:
@@ -174,18 +166,14 @@ def _unknown(path: Path) -> DataError:
         return DataError(f"{path} is not detection data of a known format", expected=expected, remedy=remedy)
     folders = [path, *folders_in(path)[:20]]
     names = [entry.name for folder in folders for entry in first_entries(folder) if entry.is_file()]
-    num_images = sum(map(is_image_name, names))
-    others = Counter(
-        Path(name).suffix.lower() or "without suffix" for name in names if not is_image_name(name)
-    )
-    listed = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(4))
+    images = list(filter(is_image_name, names))
+    suffixes = (Path(name).suffix.lower() or "without suffix" for name in names if not is_image_name(name))
+    others = ", ".join(f"{count} {suffix}" for suffix, count in Counter(suffixes).most_common(4))
+    given, remedy = f"{path} holds no images with annotations", "Give the folder of the whole data set"
     if not names:
-        return DataError(
-            f"the folder {path} holds no file", expected=expected, remedy="Give the folder of a data set"
-        )
-    if num_images:
-        given = f"{path} holds {num_images} images and no annotations of a known format"
+        given, remedy = f"the folder {path} holds no file", "Give the folder of a data set"
+    elif images:
+        given = f"{path} holds {len(images)} images and no annotations of a known format"
         remedy = "Put the annotations beside the images; if folders are classes, this is not detection data"
-    else:
-        given, remedy = f"{path} holds no images with annotations", "Give the folder of the whole data set"
-    return DataError(f"{given} (other files: {listed or 'none'})", expected=expected, remedy=remedy)
+    seen = f" (other files: {others or 'none'})" if names else ""
+    return DataError(given + seen, expected=expected, remedy=remedy)

@@ -67,13 +67,17 @@ def parse_voc(content: bytes) -> ElementTree.Element:
     """
     if len(content) > MAX_BYTES:
         raise ValueError(f"it has {len(content):,} bytes, more than {MAX_BYTES:,}")
+
+    def refuse_entity(name: str, *_: Any) -> None:
+        raise ValueError(f"it declares the entity {name!r}, which is not allowed")
+
     builder = ElementTree.TreeBuilder()
     parser = expat.ParserCreate()
     parser.buffer_text = True
     parser.StartElementHandler = builder.start
     parser.EndElementHandler = builder.end
     parser.CharacterDataHandler = builder.data
-    parser.EntityDeclHandler = _refuse_entity
+    parser.EntityDeclHandler = refuse_entity
     try:
         parser.Parse(content, True)
         root = builder.close()
@@ -84,10 +88,6 @@ def parse_voc(content: bytes) -> ElementTree.Element:
     if root.tag != "annotation":
         raise ValueError(f"its outermost element is <{root.tag}>, not <annotation>")
     return root
-
-
-def _refuse_entity(name: str, *_: Any) -> None:
-    raise ValueError(f"it declares the entity {name!r}, which is not allowed")
 
 
 class _Part(NamedTuple):
@@ -136,7 +136,8 @@ def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
     reading.finders.append(finder)
     images = reading.annotated.setdefault(split, [])
     num_read = 0
-    files = {file.stem: file for file in _xml_files(part.annotations)}
+    shown = (file for file in part.annotations.iterdir() if not file.name.startswith("."))
+    files = {file.stem: file for file in shown if file.suffix.lower() == ".xml"}
     for stem in sorted(files) if part.listed is None else part.listed:
         file = files.get(stem, part.annotations / f"{stem}.xml")
         called = relative_name(file, reading.root)
@@ -246,12 +247,6 @@ def _split_parts(root: Path) -> Mapping[SplitName, Path]:
 def _has_annotations(folder: Path) -> bool:
     files = [entry.path for entry in first_entries(folder) if entry.name.lower().endswith(".xml")]
     return any(looks_like_voc(Path(file)) for file in sorted(files)[:5])
-
-
-def _xml_files(folder: Path) -> list[Path]:
-    return [
-        file for file in folder.iterdir() if file.suffix.lower() == ".xml" and not file.name.startswith(".")
-    ]
 
 
 def _lists(folder: Path) -> dict[SplitName, list[str]]:
