@@ -7,7 +7,13 @@ import math
 import pytest
 
 from vitrail.core.errors import DataError
-from vitrail.tasks.captioning.scores import caption_scores, caption_tables, cider_scores, headline_scores
+from vitrail.tasks.captioning.scores import (
+    caption_scores,
+    caption_tables,
+    cider_scores,
+    headline_scores,
+    sentence_bleu,
+)
 from vitrail.tasks.generation import rank_rows, typical_rows
 
 pytest.importorskip("sacrebleu", reason="needs the extra captions")
@@ -42,6 +48,19 @@ def test_cider_refuses_what_does_not_fit() -> None:
     for hypotheses, references in (([], []), ([["a"]], []), ([["a"]], [[]])):
         with pytest.raises(DataError, match=r"captions and \d lists of references"):
             cider_scores(hypotheses, references)
+
+
+@pytest.mark.parametrize(
+    "words", ["a dog runs fast", "the the dog", "dog", "a dog runs over the green grass", "cats", "fast runs"]
+)
+def test_bleu_of_a_caption_is_that_of_sacrebleu(words: str) -> None:
+    from sacrebleu.metrics import BLEU
+
+    references = ["a dog runs fast over grass", "the dog is running", "dog"]
+    metric = BLEU(tokenize="none", smooth_method="add-k", smooth_value=1, effective_order=False, force=True)
+    expected = metric.sentence_score(words, references).score / 100
+    assert sentence_bleu(words.split(), [text.split() for text in references]) == pytest.approx(expected)
+    assert sentence_bleu([], [["a"]]) == 0.0
 
 
 CAPTIONS = ["A dog runs.", "two cats sleeping"]

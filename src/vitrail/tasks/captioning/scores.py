@@ -8,9 +8,11 @@ with Java programs in it.
 from __future__ import annotations
 
 import math
+import operator
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
 from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
@@ -213,29 +215,61 @@ def cider_scores(hypotheses: Sequence[Words], references: Sequence[Sequence[Word
             expected="one or more captions, and at least one reference for each",
             remedy="Give every caption with what it is compared with; an empty one has no words",
         )
-    grams = [[_count(words) for words in texts] for texts in references]
-    frequencies: Counter[tuple[str, ...]] = Counter()
-    for counted in grams:
-        frequencies.update({gram for orders in counted for counts in orders for gram in counts})
-    log_images = math.log(len(references))
-    return [
-        _cider(_count(words), counted, frequencies, log_images)
-        for words, counted in zip(hypotheses, grams, strict=True)
-    ]
+    cider = CiderD(references)
+    return [cider.score(words, texts) for words, texts in zip(hypotheses, references, strict=True)]
 
 
-def _cider(
-    hypothesis: Grams, references: Sequence[Grams], frequencies: Counter[tuple[str, ...]], log_images: float
-) -> float:
-    own = [_weigh(counts, frequencies, log_images) for counts in hypothesis]
+class CiderD:
+    """CIDEr-D with the document frequencies of some images' references, given as words."""
+
+    def __init__(self, references: Sequence[Sequence[Words]]) -> None:
+        self._frequencies: Counter[tuple[str, ...]] = Counter()
+        for texts in references:
+            self._frequencies.update({gram for words in texts for counts in _count(words) for gram in counts})
+        self._log_images = math.log(len(references))
+
+    def score(self, hypothesis: Words, references: Sequence[Words]) -> float:
+        """Return the score of one caption of an image with these references; see ``cider_scores``."""
+        counted = _count(hypothesis)
+        own = [self._weigh(counts) for counts in counted]
+        total = 0.0
+        for grams in map(_count, references):
+            # Lengths are counted in bigrams, as in the published code.
+            difference = sum(counted[1].values()) - sum(grams[1].values())
+            penalty = math.exp(-(difference**2) / (2 * SIGMA**2))
+            for vector, counts in zip(own, grams, strict=True):
+                total += penalty * _similarity(vector, self._weigh(counts))
+        return SCALE * total / (MAX_ORDER * len(references))
+
+    def _weigh(self, counts: Counter[tuple[str, ...]]) -> Vector:
+        """Weight counts by inverse document frequency; an n-gram that no reference has weighs most."""
+        return {
+            gram: count * (self._log_images - math.log(max(1, self._frequencies[gram])))
+            for gram, count in counts.items()
+        }
+
+
+def sentence_bleu(hypothesis: Words, references: Sequence[Words]) -> float:
+    """Return the BLEU-4 of one caption, from 0 to 1, with one added to the counts of n-grams above words.
+
+    Paper: Papineni et al. 2002; Lin and Och 2004, section 4 (the smoothing).
+
+    >>> sentence_bleu(["a", "dog", "runs", "fast"], [["a", "dog", "runs", "fast"], ["a", "dog"]])
+    1.0
+    """
+    if not hypothesis:
+        return 0.0
     total = 0.0
-    for reference in references:
-        # Lengths are counted in bigrams, as in the published code.
-        difference = sum(hypothesis[1].values()) - sum(reference[1].values())
-        penalty = math.exp(-(difference**2) / (2 * SIGMA**2))
-        for vector, counts in zip(own, reference, strict=True):
-            total += penalty * _similarity(vector, _weigh(counts, frequencies, log_images))
-    return SCALE * total / (MAX_ORDER * len(references))
+    for order, counts in enumerate(_count(hypothesis)):
+        most = reduce(operator.or_, (_count(words)[order] for words in references))
+        added = order > 0
+        matches = (counts & most).total() + added
+        if not matches:
+            return 0.0
+        total += math.log(matches / (counts.total() + added)) / MAX_ORDER
+    length = len(hypothesis)
+    nearest = min((abs(len(words) - length), len(words)) for words in references)[1]
+    return math.exp(total + min(0.0, 1 - nearest / length))
 
 
 def _count(words: Words) -> Grams:
@@ -243,15 +277,6 @@ def _count(words: Words) -> Grams:
         Counter(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
         for order in range(1, MAX_ORDER + 1)
     ]
-
-
-def _weigh(
-    counts: Counter[tuple[str, ...]], frequencies: Counter[tuple[str, ...]], log_images: float
-) -> Vector:
-    """Weight counts by inverse document frequency; an n-gram that no reference has weighs most."""
-    return {
-        gram: count * (log_images - math.log(max(1, frequencies[gram]))) for gram, count in counts.items()
-    }
 
 
 def _similarity(hypothesis: Vector, reference: Vector) -> float:

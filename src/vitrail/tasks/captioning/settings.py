@@ -47,6 +47,12 @@ class CaptionSettings(TaskSettings):
     """Label smoothing: probability mass spread evenly over all tokens (Szegedy et al. 2016)."""
     attention_weight: float = Field(1.0, ge=0)
     """Weight of doubly stochastic attention (Xu et al. 2015, equation 14); single-head attention only."""
+    cider_reward: float = Field(0.0, ge=0)
+    """Weight of CIDEr-D in the reward of self-critical training (Rennie et al. 2017); with no reward, the
+    loss is the cross entropy.
+    """
+    bleu_reward: float = Field(0.0, ge=0)
+    """Weight of the caption's own BLEU-4 in that reward."""
     beam_size: int = Field(3, ge=1)
     """Beam size on the test split; validations decode greedily."""
     length_penalty: float = 0.7

@@ -37,6 +37,7 @@ from vitrail.tasks.captioning.predictor import Captioner, caption_files
 from vitrail.tasks.captioning.report import write_caption_report
 from vitrail.tasks.captioning.samples import CaptionSource, keep_features
 from vitrail.tasks.captioning.scores import CaptionTables
+from vitrail.tasks.captioning.self_critical import SelfCriticalObjective
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.contract import (
     Choice,
@@ -147,9 +148,15 @@ class CaptioningTask(Task):
         validation = None
         if len(dataset.validation) and train.validations:
             validation = source_of(dataset.validation, is_trained=False)
+        if settings.cider_reward or settings.bleu_reward:
+            objective: CaptionObjective = SelfCriticalObjective(
+                vocabulary, preprocessing, settings, augment=augment, references=dataset.train.captions
+            )
+        else:
+            objective = CaptionObjective(vocabulary, preprocessing, settings, augment=augment)
         return Parts(
             dataset=dataset,
-            objective=CaptionObjective(vocabulary, preprocessing, settings, augment=augment),
+            objective=objective,
             final_objective=CaptionObjective(
                 vocabulary, preprocessing, settings, beam_size=settings.beam_size
             ),
