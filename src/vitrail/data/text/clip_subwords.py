@@ -55,11 +55,7 @@ class CLIPSubwords:
         return [found.ids for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
-        """Cut each text as ``encode`` does; sampling is not possible.
-
-        Raises:
-            ConfigError: subwords are to be sampled.
-        """
+        """Cut each text as ``encode`` does; ``ConfigError`` if subwords are to be sampled."""
         if dropout:
             raise ConfigError(
                 f"subwords of a published CLIP were to be drawn at random, with dropout {dropout:g}",

@@ -166,16 +166,10 @@ def arriving_lines(stream: ByteLines, *, read_ahead: int) -> Iterator[Iterator[L
 
 
 def open_lines(source: str | Path) -> AbstractContextManager[ByteLines]:
-    """Open a file of lines, decompressed if its name ends in ``.gz``.
-
-    Raises:
-        DataError: there is no such file, or it may not be read.
-    """
+    """Open a file of lines, decompressed if its name ends in ``.gz``; ``DataError`` if it cannot be read."""
     path = Path(source)
     try:
-        if path.suffix.lower() == GZIP_SUFFIX:
-            return gzip.open(path, "rb")
-        return path.open("rb")
+        return gzip.open(path) if path.suffix.lower() == GZIP_SUFFIX else path.open("rb")
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror}",

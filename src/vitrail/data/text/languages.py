@@ -76,29 +76,26 @@ def languages_in(name: str) -> Languages | None:
 def choose_languages(
     available: Sequence[str], wanted: Languages | None, where: str
 ) -> tuple[Languages, tuple[Finding, ...]]:
-    """Choose source and target language.
+    """Choose source and target language; also return a finding if they were not requested.
 
     Args:
         available: the languages in their order on disk.
-        wanted: the two requested, or None.
         where: what holds them, for messages.
-
-    Returns:
-        languages: source and target.
-        findings: one if they were not requested.
 
     Raises:
         DataError: a requested one is missing, or there are too few, or too many to choose from.
     """
-    listed = ", ".join(available) or "none"
+    listed, choose = (
+        ", ".join(available) or "none",
+        f"Choose with {language_option(available)}, the source first",
+    )
     if wanted is not None:
         check_distinct(wanted)
-        missing = [language for language in wanted if language not in available]
-        if missing:
+        if missing := [language for language in wanted if language not in available]:
             raise DataError(
                 f"{where} has no text in {' or '.join(map(repr, missing))}",
                 expected=f"two of the languages that are there: {listed}",
-                remedy=f"Choose with {language_option(available)}, the source first",
+                remedy=choose,
             )
         return wanted, ()
     if len(available) < 2:
@@ -108,10 +105,9 @@ def choose_languages(
             remedy="Add the other side, or correct its name",
         )
     if len(available) > 2:
+        number = len(available)
         raise DataError(
-            f"{where} has text in {len(available)} languages: {listed}",
-            expected="a choice of two",
-            remedy=f"Choose with {language_option(available)}, the source first",
+            f"{where} has text in {number} languages: {listed}", expected="a choice of two", remedy=choose
         )
     first, second = available
     finding = Finding(
@@ -124,11 +120,7 @@ def choose_languages(
 
 
 def check_distinct(wanted: Languages) -> None:
-    """Refuse to translate a language into itself.
-
-    Raises:
-        DataError: both languages are the same.
-    """
+    """Refuse to translate a language into itself, with ``DataError``."""
     if wanted[0] == wanted[1]:
         raise DataError(
             f"source and target language are both {wanted[0]!r}",

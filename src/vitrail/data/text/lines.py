@@ -39,11 +39,7 @@ def check_encoding(content: bytes, what: str) -> None:
 
 
 def read_list(path: Path, *, entry: str) -> list[str]:
-    """Read a list with one entry per line; a byte that is not UTF-8 is an error: an entry would be lost.
-
-    Raises:
-        DataError: it is not text.
-    """
+    """Read a list with one entry per line; ``DataError`` if a byte is not UTF-8: an entry would be lost."""
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -55,16 +51,9 @@ def read_list(path: Path, *, entry: str) -> list[str]:
 
 
 def read_content(path: Path, size: int = -1) -> bytes:
-    """Read a file, or its first bytes, decompressed if its name ends in ``.gz``.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Read a file, or its first bytes, decompressed if its name ends in ``.gz``; else ``DataError``."""
     try:
-        if path.suffix.lower() == GZIP_SUFFIX:
-            with gzip.open(path, "rb") as file:
-                return file.read(size)
-        with path.open("rb") as file:
+        with gzip.open(path) if path.suffix.lower() == GZIP_SUFFIX else path.open("rb") as file:
             return file.read(size)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(

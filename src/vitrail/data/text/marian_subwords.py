@@ -19,16 +19,12 @@ LANGUAGE_CODE = re.compile(r">>[^<>\s]+<<")  # Tiedemann and Thottingal 2020: sa
 
 
 class SpecialIds(NamedTuple):
-    """The ids of special tokens."""
+    """The ids of special tokens, as in ``Subwords``."""
 
     pad_id: int
-    """Padding."""
     begin_id: int
-    """The decoder's first input."""
     end_id: int
-    """End of a sentence."""
     unknown_id: int
-    """Every piece without an id."""
 
 
 class MarianSubwords:
@@ -78,18 +74,17 @@ class MarianSubwords:
         return type(self), (self.model, self.numbers, self.specials)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        codes, bodies = self._split_codes(texts)
-        cut = self._processor.encode([to_utf8(text) for text in bodies], out_type=str, num_threads=1)
-        rows = [[self._of_text.get(piece, self.unknown_id) for piece in pieces] for pieces in cut]
-        return [[*code, *row] for code, row in zip(codes, rows, strict=True)]
+        return self.encode_sampled(texts, dropout=0.0, seed=0)
 
     def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
         """Cut each text at random; arguments as in ``SentencePieceSubwords``."""
-        if not dropout:
-            return self.encode(texts)
         codes, bodies = self._split_codes(texts)
-        rows = self._sampler.encode(bodies, dropout=dropout, seed=seed)
+        rows = self._sampler.encode(bodies, dropout=dropout, seed=seed) if dropout else self._cut(bodies)
         return [[*code, *row] for code, row in zip(codes, rows, strict=True)]
+
+    def _cut(self, bodies: Sequence[str]) -> list[list[int]]:
+        cut = self._processor.encode([to_utf8(text) for text in bodies], out_type=str, num_threads=1)
+        return [[self._of_text.get(piece, self.unknown_id) for piece in pieces] for pieces in cut]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         texts = []
@@ -120,14 +115,9 @@ def to_files(source: Subwords, target: Subwords) -> dict[str, bytes]:
     """Return the files stored beside a model: the published ones and the special ids."""
     assert isinstance(source, MarianSubwords)
     assert isinstance(target, MarianSubwords)
-    files = {
-        SOURCE_PIECES: source.model,
-        TARGET_PIECES: target.model,
-        NUMBERS: json.dumps(source.numbers).encode(),
-        SPECIALS: json.dumps(
-            {"source": source.specials._asdict(), "target": target.specials._asdict()}
-        ).encode(),
-    }
+    specials = {"source": source.specials._asdict(), "target": target.specials._asdict()}
+    files = {SOURCE_PIECES: source.model, TARGET_PIECES: target.model}
+    files |= {NUMBERS: json.dumps(source.numbers).encode(), SPECIALS: json.dumps(specials).encode()}
     if target.numbers != source.numbers:
         files[TARGET_NUMBERS] = json.dumps(target.numbers).encode()
     return files
@@ -152,11 +142,7 @@ def from_files(files: Mapping[str, bytes]) -> tuple[MarianSubwords, MarianSubwor
 
 
 def read_numbers(content: bytes) -> dict[str, int]:
-    """Read a ``vocab.json``: every piece and its id.
-
-    Raises:
-        CheckpointError: it is something else.
-    """
+    """Read a ``vocab.json``: every piece and its id; ``CheckpointError`` if it is something else."""
     try:
         numbers = json.loads(content.decode())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

@@ -18,9 +18,7 @@ SubwordKind = Literal["bpe", "unigram"]
 
 SPACE = "\u2581"  # what sentencepiece writes for a space; every word begins with it
 UNKNOWN_PENALTY = 10.0  # how far sentencepiece scores unknown characters below the rarest subword
-NUM_VARIANTS = (
-    32  # segmentations of a word, each drawn once and kept; a power of two, for a random byte chooses
-)
+NUM_VARIANTS = 32  # segmentations of a word, drawn once and kept; a power of two: a random byte chooses
 MAX_KEPT_WORDS = 50_000  # the first ones seen, thus the frequent ones; others are cut anew
 MAX_KEPT_LETTERS = 30  # longer ones are no words, but sentences of a script without spaces
 MAX_DRAWN_LETTERS = 100  # the effort grows with the square, so that longer words are divided first
@@ -148,9 +146,8 @@ def draw_path(
     Paper: Kudo 2018, Subword Regularization, section 3.2.
     """
     reached = [0.0]  # logarithm of the sum over all ways to a position
-    arrivals: list[list[tuple[float, int]]] = [
-        []
-    ]  # of each way's last subword: its share and where it starts
+    # Of the last subword of each way to a position: its share and where it starts.
+    arrivals: list[list[tuple[float, int]]] = [[]]
     for end in range(1, len(letters) + 1):
         steps = []
         for start in range(max(0, end - longest), end):
@@ -181,9 +178,5 @@ def to_utf8(text: str) -> bytes:
 
 
 def _is_text(processor: Any, position: int) -> bool:
-    return not (
-        processor.is_control(position)
-        or processor.is_unknown(position)
-        or processor.is_unused(position)
-        or processor.is_byte(position)
-    )
+    special = (processor.is_control, processor.is_unknown, processor.is_unused, processor.is_byte)
+    return not any(is_special(position) for is_special in special)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from vitrail.core.errors import CheckpointError, DataError
@@ -196,8 +197,7 @@ class PairVocabulary(NamedTuple):
         if is_joint:
             joint = SentencePieceSubwords.train([*sources, *targets], size=size, kind=kind)
             return cls(joint, joint)
-        sides = (sources, targets)
-        return cls(*(SentencePieceSubwords.train(texts, size=size, kind=kind) for texts in sides))
+        return cls(*(SentencePieceSubwords.train(side, size=size, kind=kind) for side in (sources, targets)))
 
     def to_files(self) -> dict[str, bytes]:
         from vitrail.data.text import marian_subwords  # made of parts of this file
@@ -212,11 +212,7 @@ class PairVocabulary(NamedTuple):
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes]) -> Self:
-        """Read what ``to_files`` returned.
-
-        Raises:
-            CheckpointError: a file is missing or damaged.
-        """
+        """Read what ``to_files`` returned; ``CheckpointError`` if a file is missing or damaged."""
         from vitrail.data.text import marian_subwords
 
         if marian_subwords.SPECIALS in files:
@@ -224,8 +220,7 @@ class PairVocabulary(NamedTuple):
         if JOINT_FILE in files:
             joint = SentencePieceSubwords(files[JOINT_FILE])
             return cls(joint, joint)
-        missing = [name for name in (SOURCE_FILE, TARGET_FILE) if name not in files]
-        if missing:
+        if missing := [name for name in (SOURCE_FILE, TARGET_FILE) if name not in files]:
             raise CheckpointError(
                 f"the model has no vocabulary: {' and '.join(missing)} missing beside its weights",
                 expected=f"{JOINT_FILE}, or {SOURCE_FILE} and {TARGET_FILE}",
@@ -262,14 +257,10 @@ def vocabulary_from_files(files: Mapping[str, bytes]) -> Subwords:
 
 def _with_small_alphabet(texts: Sequence[str], size: int) -> list[str]:
     """Replace all but the ``size`` most frequent characters by spaces."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text)
-    if len(counts) <= size:
-        return list(texts)
+    counts = Counter(chain.from_iterable(texts))
     by_frequency = sorted(counts, key=lambda character: (-counts[character], character))
     rare = str.maketrans(dict.fromkeys(by_frequency[size:], " "))
-    return [text.translate(rare) for text in texts]
+    return [text.translate(rare) for text in texts] if rare else list(texts)
 
 
 def unusable(fault: str, expected: str) -> CheckpointError:

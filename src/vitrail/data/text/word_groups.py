@@ -51,10 +51,8 @@ def words_of_text(vocabulary: Subwords, text: str, *, marks_apart: bool = False)
     (('a', 'cat', '(end)'), ((0,), (1,), (2,)), (1,))
     """
     words = text.split()
-    tokens: list[int] = []
-    written: list[str] = []
+    tokens, written, unknown = list[int](), list[str](), list[int]()
     steps: list[tuple[int, ...]] = []
-    unknown: list[int] = []
     for word, row in zip(words, vocabulary.encode(words), strict=True):
         if not row:  # only characters that the vocabulary treats as spaces
             continue

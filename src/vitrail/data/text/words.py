@@ -82,11 +82,7 @@ class WordVocabulary:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
-        """Read what ``to_bytes`` returned.
-
-        Raises:
-            CheckpointError: it is damaged.
-        """
+        """Read what ``to_bytes`` returned; ``CheckpointError`` if it is damaged."""
         try:
             words = json.loads(content.decode())
         except ValueError as error:

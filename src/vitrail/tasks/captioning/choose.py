@@ -109,10 +109,9 @@ def _choose_model(dataset: CaptionDataset, model: str | None, start: Start) -> t
         return name_of_weights(start.whole, model), "the model of the weights"
     if model is not None:
         return model, "you asked for it"
-    number = f"{len(dataset.train):,} training images"
-    if len(dataset.train) >= MANY_IMAGES:
-        return LARGE_MODEL, f"{number}: the paper's widths"
-    return SMALL_MODEL, f"{number}: the small model"
+    is_large = len(dataset.train) >= MANY_IMAGES
+    name, kind = (LARGE_MODEL, "the paper's widths") if is_large else (SMALL_MODEL, "the small model")
+    return name, f"{len(dataset.train):,} training images: {kind}"
 
 
 def _choose_size(start: Start, *, is_cpu: bool) -> tuple[tuple[int, int], str]:
@@ -133,12 +132,8 @@ def _encoder_of(start: Start, image_size: tuple[int, int], *, is_cpu: bool) -> d
     if start.encoder is None:
         return {}
     encoder, changes = encoder_settings(start.encoder)
-    found: dict[str, Any] = {
-        "encoder": encoder,
-        "encoder_changes": changes,
-        "encoder_stage": -1,
-        "encoder_frozen": True,
-    }
+    found: dict[str, Any] = {"encoder": encoder, "encoder_changes": changes}
+    found |= {"encoder_stage": -1, "encoder_frozen": True}
     patch_size = start.encoder.model_settings.get("patch_size")
     if is_cpu and patch_size:
         patches = math.prod(-(-side // int(patch_size)) for side in image_size)

@@ -138,21 +138,18 @@ class RawCaptions:
         Raises:
             DataError: there are captions, but none of their images.
         """
-        files = {name: finder.find(name) for name in by_name}
-        absent = [name for name, file in files.items() if file is None]
+        found = {name: file for name in by_name if (file := finder.find(name)) is not None}
+        absent = [name for name in by_name if name not in found]
         self.without_image += absent
-        if absent and len(absent) == len(files):
+        if absent and not found:
             raise DataError(
                 f"{where} has captions of {number_of(len(absent), 'image')} that cannot be found, such as "
                 f"{absent[0]!r}",
                 expected=f"the images in {root} or in a folder inside it",
                 remedy="Put the images there, or correct their names",
             )
-        found = {name: file for name, file in files.items() if file is not None}
-        captions = [by_name[name] for name in found]
-        self.add(
-            split, list(found.values()), captions, [relative_name(file, root) for file in found.values()]
-        )
+        files, captions = [*found.values()], [by_name[name] for name in found]
+        self.add(split, files, captions, [relative_name(file, root) for file in files])
 
     def finish(self, finders: Sequence[ImageFinder], root: Path, *, where: Path | str) -> RawCaptions:
         """Report what is left out: captions and images without the other, and empty captions.

@@ -74,32 +74,28 @@ def check_captions(dataset: CaptionDataset) -> Verdict:
 def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:
     """No images for training or test, or too few to learn from."""
     usable = Counter(split for split, _, _, seen in examined.rows() if not seen.error)
-    given = len(examined.dataset.train)
-    if not usable["train"] and (given or not usable["test"]):
-        yield Finding(
-            "error", "no-images", "there is no usable training image with a caption", "Give images that open"
-        )
-    elif not usable["train"]:
+    given, number = len(examined.dataset.train), usable["train"]
+    if not number and not given and usable["test"]:
         yield Finding(
             "warning",
             "no-train",
             "there is no training image: these can be evaluated on, not learned from",
             "To train, give a source with a training split",
         )
-    elif usable["train"] < MIN_IMAGES:
+    elif number < MIN_IMAGES:
         yield Finding(
             "error",
-            "one-image",
-            "there is one training image, and nothing can be learned from fewer than two",
-            "Give more images with captions, or a source with a training split",
+            "one-image" if number else "no-images",
+            f"{number_of(number, 'usable training image')}, and nothing can be learned from fewer than two",
+            "Give more images that open, with captions, or a source with a training split",
         )
-    elif usable["train"] < FEW_IMAGES:
+    elif number < FEW_IMAGES:
         yield Finding(
             "warning",
             "few-images",
-            f"{number_of(usable['train'], 'training image')}, few to learn to name things from",
+            f"{number_of(number, 'training image')}, few to learn to name things from",
             "Collect more, or start the encoder from a trained image model (--weights)",
-            count=usable["train"],
+            count=number,
         )
     if given and not usable["test"]:
         yield Finding("error", "no-test", "there is no usable test image", "Give more images with captions")

@@ -48,7 +48,7 @@ class CaptionObjective:
 
     Args:
         settings: of the loss and of decoding.
-        augment: batch-wise augmentation of training images.
+        augment: of training images, in batches.
         beam_size: for evaluation; greedy by default.
     """
 
@@ -134,26 +134,22 @@ def _pad(rows: Sequence[list[list[int]]], pad_id: int) -> Int[Tensor, "batch cap
     return join_rows(filled, pad_id=pad_id)[0].unflatten(0, (len(rows), most))
 
 
-class CaptionEvaluator:
-    """Generate a caption for every image, and compute the log loss of the reference captions.
-
-    Args:
-        beam_size: 1 decodes greedily.
-    """
+class CaptionEvaluator(WrittenTexts):
+    """Generate a caption for every image, and compute the log loss of the reference captions."""
 
     def __init__(self, vocabulary: Subwords, settings: CaptionSettings, *, beam_size: int) -> None:
+        super().__init__("caption", "references")
         self.vocabulary, self.settings, self.beam_size = vocabulary, settings, beam_size
-        self.written = WrittenTexts("caption", "references")
 
     def update(self, model: nn.Module, batch: CaptionBatch) -> None:
-        captioner = cast(CaptionModel, model)
-        features = captioner.encode(batch.images).features if batch.images.ndim == 4 else batch.images
+        captioner, images = cast(CaptionModel, model), batch.images
+        features = captioner.encode(images).features if images.ndim == 4 else images
         is_token = batch.caption_out != self.vocabulary.pad_id
         logits = model(features, batch.caption_in).logits.flatten(0, 1)
         losses = token_losses(logits, batch.caption_out.flatten(0, 1), is_token.flatten(0, 1))
         found = find_captions(captioner, features, self.vocabulary, self.settings, beam_size=self.beam_size)
         best = [hypotheses[0] for hypotheses in found]
-        self.written.add(
+        self.add(
             batch.indices,
             write_captions(self.vocabulary, best),
             [SEPARATOR.join(texts) for texts in batch.references],
@@ -162,37 +158,27 @@ class CaptionEvaluator:
             hypotheses=best,
         )
 
-    def state(self) -> dict[str, Tensor]:
-        return self.written.state()
-
-    def absorb(self, state: dict[str, Tensor]) -> None:
-        self.written.absorb(state)
-
     def result(self) -> dict[str, Any]:
-        count = len(self.written.indices)
-        if not count:
+        if not self.indices:
             return {"bleu4": 0.0, "cider": 0.0, "nll": 0.0, "perplexity": 1.0, "count": 0}
-        scores = caption_scores(*self._texts(), num_resamples=0)
-        likelihood = self.written.likelihood()
-        return {"bleu4": scores.bleu[3], "cider": scores.cider, **likelihood, "count": count}
+        scores, count = caption_scores(*self._texts(), num_resamples=0), len(self.indices)
+        return {"bleu4": scores.bleu[3], "cider": scores.cider, **self.likelihood(), "count": count}
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        tables = caption_tables(*self._texts(), indices=self.written.indices)
-        scores = headline_scores(tables.scores) | self.written.likelihood() | self.written.cut_off()
+        tables = caption_tables(*self._texts(), indices=self.indices)
+        scores = headline_scores(tables.scores) | self.likelihood() | self.cut_off()
         return scores, tables.model_dump(mode="json")
 
     def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
         """Return decoding settings, tokenisation and metrics."""
-        longest = f"at most {self.settings.max_length} tokens"
+        settings, longest = self.settings, f"at most {self.settings.max_length} tokens"
         return {
-            "search": sign_search(
-                self.beam_size, self.settings.length_penalty, self.settings.penalty_form, longest
-            ),
+            "search": sign_search(self.beam_size, settings.length_penalty, settings.penalty_form, longest),
             "scoring": sign_scoring(tables["scores"]["signature"]),
         }
 
     def _texts(self) -> tuple[list[str], list[list[str]]]:
-        return self.written["caption"], [texts.split(SEPARATOR) for texts in self.written["references"]]
+        return self["caption"], [texts.split(SEPARATOR) for texts in self["references"]]
 
 
 def find_captions(
@@ -209,10 +195,7 @@ def find_captions(
     Args:
         images: normalised images or encoder features, on the model's device.
         settings: length penalty, its form, and maximum length.
-        beam_size: 1 decodes greedily.
-
-    Raises:
-        ConfigError: more are wanted than the beam keeps.
+        beam_size: 1 decodes greedily; at least ``num_best``.
     """
     return beam_search(
         model,

@@ -60,9 +60,10 @@ class Caption:
     def to_json(self) -> dict[str, Any]:
         if self.error is not None:
             return {"source": self.source, "error": self.error}
-        found: dict[str, Any] = {"source": self.source, "caption": self.text, "score": self.score}
-        if len(self.texts) > 1:
-            found["alternatives"] = [{"caption": text, "score": score} for text, score in self.texts[1:]]
+        first, *others = [{"caption": text, "score": score} for text, score in self.texts]
+        found: dict[str, Any] = {"source": self.source} | first
+        if others:
+            found["alternatives"] = others
         if not self.is_finished:
             found["warning"] = "the caption was cut off at the maximum length"
         return found
@@ -181,10 +182,9 @@ class Captioner:
             num_best=num_best,
         )
         captions = []
-        for name, hypotheses in zip(names, found, strict=True):
-            scores = (hypothesis.score for hypothesis in hypotheses)
-            scored = tuple(zip(write_captions(self.vocabulary, hypotheses), scores, strict=True))
-            captions.append(Caption(name, scored, is_finished=hypotheses[0].is_finished))
+        for name, best in zip(names, found, strict=True):
+            texts = zip(write_captions(self.vocabulary, best), (each.score for each in best), strict=True)
+            captions.append(Caption(name, tuple(texts), is_finished=best[0].is_finished))
         return captions
 
 

@@ -60,7 +60,12 @@ def choose(
     )
     batch_size = PROCESSOR_TOKENS if machine.device.type == "cpu" else ACCELERATOR_TOKENS
     train = TrainSettings(steps=1, batch_size=batch_size, precision=machine.precision)
-    optim = _choose_optimiser(pretrained)
+    if pretrained is None:
+        optim = OptimSettings(name="muon", learning_rate=3e-3, matrix_learning_rate=0.02, betas=(0.9, 0.98))
+        optim_reason = "fits small models in fewer steps than AdamW (docs/log.md)"
+    else:
+        optim = OptimSettings(name="adamw", learning_rate=3e-4, betas=(0.9, 0.98))
+        optim_reason = "fine-tuning changes learned weights little"
     pairs = f"{len(dataset.train):,} training pairs"
     choices = [
         Choice("data.languages", "-".join(dataset.languages), "the languages of the data"),
@@ -73,7 +78,7 @@ def choose(
         Choice("data.subword_dropout", f"{data.subword_dropout:g}", f"{pairs}: each is cut in many ways"),
         Choice("train.batch_size", str(batch_size), f"tokens of a step on {machine.device_name}"),
         Choice("train.precision", machine.precision, precision_reason(machine.precision)),
-        Choice("optim.name", optim.name, _optimiser_reason(pretrained)),
+        Choice("optim.name", optim.name, optim_reason),
         Choice("task.beam_size", "5", f"for the final score; {format_duration(budget_s)} for everything"),
     ]
     experiment = TranslationExperiment(data=data, model=config, optim=optim, train=train)
@@ -92,15 +97,3 @@ def _choose_scale(num_pairs: int, model: str | None, pretrained: LoadedModel | N
     else:
         scale = Scale("transformer_base", {}, 32_000, "a large corpus: the base model")
     return scale if model is None else scale._replace(model=model, changes={}, reason="you asked for it")
-
-
-def _choose_optimiser(pretrained: LoadedModel | None) -> OptimSettings:
-    if pretrained is not None:
-        return OptimSettings(name="adamw", learning_rate=3e-4, betas=(0.9, 0.98))
-    return OptimSettings(name="muon", learning_rate=3e-3, matrix_learning_rate=0.02, betas=(0.9, 0.98))
-
-
-def _optimiser_reason(pretrained: LoadedModel | None) -> str:
-    if pretrained is not None:
-        return "fine-tuning changes learned weights little"
-    return "fits small models in fewer steps than AdamW (docs/log.md)"

@@ -73,8 +73,7 @@ def export_ctranslate2(
 
     Args:
         folder: created; a former export of ours is replaced as a whole.
-        quantization: of the weights: ``int8``, ``int8_float32``, ``int8_float16``, ``int8_bfloat16``,
-            ``int16``, ``float16`` or ``bfloat16``; None keeps float32.
+        quantization: of the weights, one of ``TOLERANCES``; None keeps float32.
         sentences: raw text to compare with; by default random subwords.
 
     Returns:
@@ -117,8 +116,8 @@ def export_ctranslate2(
 
 def _further_files(loaded: LoadedModel, translator: Translator) -> dict[str, bytes]:
     source, target = translator.languages
-    names = sorted(name for name in loaded.files if not name.endswith(".json"))
-    read, written = names[0], names[-1]  # source before target; one name if the vocabulary is shared
+    # the source's is before the target's; there is one if the vocabulary is shared
+    read, *_, written = 2 * sorted(name for name in loaded.files if not name.endswith(".json"))
     readme = README.format(source=source, target=target, read=read, written=written)
     if translator.preprocessing.lower_case:
         readme += "\nMake the text lower-case first.\n"
@@ -132,9 +131,8 @@ class Proof(NamedTuple):
     num_tokens: int
     """Number of compared token log-probabilities."""
     largest_difference: float
-    """Of a token's log-probability between both models."""
+    """Of these, between both models; so is the mean."""
     mean_difference: float
-    """Likewise, the mean."""
     largest_score_difference: float
     """Among identical translations."""
     num_same: dict[str, int]
@@ -163,31 +161,25 @@ def compare(
     Our side excludes padding and begin before the softmax, as the exported bias does.
     """
     longest = min(PROOF_LENGTH, translator.max_source_length)
-    pairs: dict[str, list[tuple[Hypothesis, Hypothesis]]] = {}
+    num_same, num_parted, score_differences, greedy = {}, {}, [0.0], []
     for name, beam_size in (("greedy", 1), ("beam", BEAM_SIZE)):
         ours = _decode(translator, rows, beam_size, longest)
         theirs = engine.decode(rows, Search(beam_size, max_length=longest - 1))  # without the end
-        pairs[name] = [(own, other) for own, (other,) in zip(ours, theirs, strict=True)]
-    greedy = [own.tokens for own, _ in pairs["greedy"]]
+        pairs = [(own, other) for own, (other,) in zip(ours, theirs, strict=True)]
+        comparable = [(own, other) for own, other in pairs if own.is_finished == other.is_finished]
+        same = [(own, other) for own, other in comparable if own.tokens == other.tokens]
+        num_same[name], num_parted[name] = len(same), len(comparable) - len(same)
+        score_differences += [abs(own.score - other.score) for own, other in same]
+        greedy = greedy or [own.tokens for own in ours]
     differences = _log_probability_differences(translator, engine, rows, greedy)
-    comparable = {
-        search: [pair for pair in found if pair[0].is_finished == pair[1].is_finished]
-        for search, found in pairs.items()
-    }
-    same = {
-        search: [pair for pair in found if pair[0].tokens == pair[1].tokens]
-        for search, found in comparable.items()
-    }
     return Proof(
         num_sentences=len(rows),
         num_tokens=len(differences),
         largest_difference=float(differences.max()),
         mean_difference=float(differences.mean()),
-        largest_score_difference=max(
-            (abs(own.score - other.score) for found in same.values() for own, other in found), default=0.0
-        ),
-        num_same={search: len(found) for search, found in same.items()},
-        num_parted={search: len(found) - len(same[search]) for search, found in comparable.items()},
+        largest_score_difference=max(score_differences),
+        num_same=num_same,
+        num_parted=num_parted,
         quantization=quantization,
     )
 

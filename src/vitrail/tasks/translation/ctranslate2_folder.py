@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -125,11 +126,7 @@ def describe(loaded: LoadedModel) -> bytes:
 
 
 def read_exported(folder: Path) -> ExportedTranslator:
-    """Return the metadata of an exported translator.
-
-    Raises:
-        CheckpointError: the folder was not written by ``vitrail export``, or is damaged.
-    """
+    """Return the metadata of an exported translator; ``CheckpointError`` if it is damaged, or not one."""
     try:
         described = json.loads((folder / TRANSLATOR_FILE).read_bytes())
         files = {name: (folder / name).read_bytes() for name in described["files"]}
@@ -146,17 +143,11 @@ def read_exported(folder: Path) -> ExportedTranslator:
 
 
 def import_engine() -> ModuleType:
-    """Return CTranslate2.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Return CTranslate2; ``ConfigError`` if it is not installed."""
     try:
-        import ctranslate2
+        return import_module("ctranslate2")
     except ImportError:
         raise missing_package("this format needs", "ctranslate2", "ctranslate2") from None
-    module: ModuleType = ctranslate2
-    return module
 
 
 NUM_POSITIONS = 2048  # of sinusoidal positions; the engine truncates sources to 1,024 tokens
@@ -171,9 +162,6 @@ def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
 
     Padding and begin, which are never generated, get a bias that excludes them. All tensors are copies, as
     the engine quantizes in place.
-
-    Raises:
-        ConfigError: the engine has no such model.
     """
     model = check_expressible(model)
     config = model.config
@@ -191,13 +179,18 @@ def build_spec(model: nn.Module, vocabulary: PairVocabulary) -> Any:
     encoder: list[Any] = list(model.encoder)
     decoder: list[Any] = list(model.decoder)
     for layer, block in zip(spec.encoder.layer, encoder, strict=True):
-        _set_attention(layer.self_attention, block.mixer_norm, block.mixer.qkv, block.mixer.projection)
-        _set_mlp(layer.ffn, block)
+        own = block.mixer
+        _set_linears(layer.self_attention.linear, own.qkv, own.projection)
+        _set_norm(layer.self_attention.layer_norm, block.mixer_norm)
     for layer, block in zip(spec.decoder.layer, decoder, strict=True):
         own, cross = block.self_attention, block.cross_attention
-        _set_attention(layer.self_attention, block.self_norm, own.qkv, own.projection)
-        _set_attention(layer.attention, block.cross_norm, cross.query, cross.key_value, cross.projection)
-        _set_mlp(layer.ffn, block)
+        _set_linears(layer.self_attention.linear, own.qkv, own.projection)
+        _set_norm(layer.self_attention.layer_norm, block.self_norm)
+        _set_linears(layer.attention.linear, cross.query, cross.key_value, cross.projection)
+        _set_norm(layer.attention.layer_norm, block.cross_norm)
+    for layer, block in zip((*spec.encoder.layer, *spec.decoder.layer), (*encoder, *decoder), strict=True):
+        _set_linears((layer.ffn.linear_0, layer.ffn.linear_1), block.mlp.expand, block.mlp.contract)
+        _set_norm(layer.ffn.layer_norm, block.mlp_norm)
     _set_output(spec.decoder.projection, model)
     _set_vocabulary(spec, vocabulary, config)
     spec.config.layer_norm_epsilon = float(decoder[0].mlp_norm.eps)
@@ -223,11 +216,7 @@ def _blank_spec(config: TransformerConfig) -> Any:
 
 
 def check_expressible(model: nn.Module) -> Transformer:
-    """Check that the engine can run a model.
-
-    Raises:
-        ConfigError: the engine has no such model.
-    """
+    """Return a model if the engine can run it, else raise ``ConfigError``."""
     config = getattr(model, "config", None)
     if not isinstance(model, Transformer):
         name = config.family if isinstance(config, TranslationModelConfig) else type(model).__name__
@@ -236,13 +225,9 @@ def check_expressible(model: nn.Module) -> Transformer:
             expected="a Transformer that translates",
             remedy="Translate with vitrail translate, or train a Transformer",
         )
-    faults = []
-    if model.config.positions not in POSITIONS:
-        faults.append(f"positions {model.config.positions!r}")
-    for name in FIXED:
-        value = getattr(model.config, name)
-        if value != TransformerConfig.model_fields[name].default:
-            faults.append(f"{name} {value!r}")
+    known = {name: (TransformerConfig.model_fields[name].default,) for name in FIXED}
+    given = {name: getattr(model.config, name) for name in ("positions", *FIXED)}
+    faults = [f"{name} {value!r}" for name, value in given.items() if value not in known.get(name, POSITIONS)]
     if faults:
         raise ConfigError(
             f"CTranslate2 cannot run a Transformer with {' and '.join(faults)}",
@@ -280,9 +265,7 @@ def _list_pieces(subwords: Subwords, size: int) -> list[str]:
 def _position_table(config: TransformerConfig, positions: nn.Module | None) -> Tensor:
     if config.positions == "learned":
         assert positions is not None
-        table = positions.table
-        assert isinstance(table, Tensor)
-        return _copied(table)
+        return _copied(positions.get_parameter("table"))
     if config.positions in ("none", "rotary"):  # the engine would add its own
         return torch.zeros(NUM_POSITIONS, config.width)
     make = sinusoidal_positions if config.positions == "sinusoidal" else sinusoidal_positions_in_halves
@@ -308,20 +291,9 @@ def _set_vocabulary(spec: Any, vocabulary: PairVocabulary, config: TransformerCo
     spec.config.add_source_eos = True
 
 
-def _set_attention(spec: Any, norm: Any, *linears: Any) -> None:
-    for theirs, ours in zip(spec.linear, linears, strict=True):
-        _set_linear(theirs, ours)
-    _set_norm(spec.layer_norm, norm)
-
-
-def _set_mlp(spec: Any, block: Any) -> None:
-    _set_linear(spec.linear_0, block.mlp.expand)
-    _set_linear(spec.linear_1, block.mlp.contract)
-    _set_norm(spec.layer_norm, block.mlp_norm)
-
-
-def _set_linear(spec: Any, linear: Any) -> None:
-    spec.weight, spec.bias = _copied(linear.weight), _copied(linear.bias)
+def _set_linears(specs: Sequence[Any], *linears: Any) -> None:
+    for spec, linear in zip(specs, linears, strict=True):
+        spec.weight, spec.bias = _copied(linear.weight), _copied(linear.bias)
 
 
 def _set_norm(spec: Any, norm: Any) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.data.findings import Finding, Verdict, counted, judge, number_of
+from vitrail.data.findings import Finding, Severity, Verdict, judge, number_of
 from vitrail.data.text.scripts import (
     CONTROL,
     MARKUP,
@@ -49,6 +49,47 @@ FAULTS: dict[str, Callable[[Characters], np.ndarray]] = {
     "too_long": lambda side: (side.words > MAX_WORDS) | (side.lengths > MAX_CHARACTERS),
 }
 """What makes a pair unusable, as masks of one side's sentences."""
+
+# Severity, noun, message and remedy of each check; with a noun, the message begins with the number of items.
+TEXTS: dict[str, tuple[Severity, str, str, str]] = {
+    "no-pairs": ("error", "", "there is no usable training pair", "Give sentences with their translations"),
+    "no-train": ("warning", "",
+        "there is no training pair: these pairs can be evaluated on, not learned from",
+        "To train, give a source with a training split"),
+    "few-pairs": ("warning", "training pair", ", few to learn a language from",
+        "Collect more, or start from a trained model"),
+    "no-test": ("warning", "", "there is no usable test pair", "Give more pairs"),
+    "empty-side": ("warning", "pair", " of {total} with an empty side",
+        "They are left out; write the missing sentences, or remove the lines on both sides"),
+    "undecodable": ("warning", "pair", " of {total} with bytes that are not UTF-8",
+        "They are left out; convert the file (iconv -f LATIN1 -t UTF-8), or mend these lines"),
+    "too-long": ("warning", "text", f" of more than {MAX_WORDS} words or {MAX_CHARACTERS} characters",
+        "Their pairs are left out; write one sentence on each line"),
+    "mojibake": ("warning", "sentence", " with UTF-8 that was read in another encoding",
+        "Repair them (the package ftfy does), or remove the lines on both sides"),
+    "control-characters": ("warning", "sentence", " with control characters or line separators",
+        "Remove these characters; they are not part of a sentence"),
+    "unexpected-script": ("warning", "",
+        "the side named {language} is written in {script}, not in {expected}",
+        "See whether the sides are exchanged, or the files of another language"),
+    "other-script": ("warning", "sentence", " of the {language} side in another script than {script}",
+        "See whether they are of another language; remove such lines on both sides"),
+    "length-ratio": ("warning", "pair", " of lengths over {bound:.1f} times off the usual ratio",
+        "See whether these are translations of each other; remove those that are not"),
+    "unrelated-lengths": ("warning", "",
+        "the lengths of both sides are hardly related (correlation {correlation:.2f})",
+        "See whether line by line they are translations, or one side is moved or shuffled"),
+    "copies": ("info", "pair", " of {total} with a target that repeats the source",
+        "Translate them or remove them, unless they are names; a model learns to copy from few"),
+    "markup": ("warning", "sentence", " with tags or character references (<b>, &amp;)",
+        "Remove tags and resolve references on both sides, unless translations shall have them"),
+    "in-train": ("warning", "{split} pair", " with the same source and target as a training pair",
+        "Remove the copies from one of the two; they inflate the score"),
+    "source-in-train": ("info", "{split} sentence", " that train has too, with another translation",
+        "Nothing, if they are common phrases"),
+    "repeated-in-train": ("info", "pair", " more than once among the training pairs",
+        "Remove the copies, unless the repetition is meant"),
+}  # fmt: skip
 
 
 def check_pairs(dataset: PairDataset) -> Verdict:
@@ -182,31 +223,39 @@ class ExaminedPairs:
         return {"mean": round(float(words.mean()), 2), "longest": int(words.max())}
 
 
+def _found(
+    check: str,
+    items: Iterable[str] = (),
+    *,
+    count: int = -1,
+    severity: Severity | None = None,
+    split: str = "",
+    **values: Any,
+) -> Finding:
+    """Return a finding with the texts of its check; ``split`` goes before the name of the check."""
+    usual, noun, message, remedy = TEXTS[check]
+    names = tuple(items)
+    lead = number_of(len(names) if count < 0 else count, noun.format(split=split)) if noun else ""
+    name = f"{split}-{check}" if split else check
+    return Finding(severity or usual, name, lead + message.format(**values), remedy, names, count)
+
+
+def _about(check: str, items: Iterable[str], **values: Any) -> Iterator[Finding]:
+    """Yield a finding about these items, if there are any."""
+    if names := tuple(items):
+        yield _found(check, names, **values)
+
+
 def find_too_few(examined: ExaminedPairs) -> Iterator[Finding]:
     """No pairs for training or test, or too few to learn from."""
     given, usable = len(examined.dataset.train), int(examined.is_usable["train"].sum())
     has_test = examined.is_usable["test"].any()
-    if usable == 0 and (given or not has_test):
-        yield Finding(
-            "error", "no-pairs", "there is no usable training pair", "Give sentences with their translations"
-        )
-    elif usable == 0:
-        yield Finding(
-            "warning",
-            "no-train",
-            "there is no training pair: these pairs can be evaluated on, not learned from",
-            "To train, give a source with a training split",
-        )
+    if usable == 0:
+        yield _found("no-pairs" if given or not has_test else "no-train")
     elif usable < FEW_PAIRS:
-        yield Finding(
-            "warning",
-            "few-pairs",
-            f"{number_of(usable, 'training pair')}, few to learn a language from",
-            "Collect more, or start from a trained model",
-            count=usable,
-        )
+        yield _found("few-pairs", count=usable)
     if given and not has_test:
-        yield Finding("warning", "no-test", "there is no usable test pair", "Give more pairs")
+        yield _found("no-test")
 
 
 def find_empty_sides(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -218,44 +267,27 @@ def find_empty_sides(examined: ExaminedPairs) -> Iterator[Finding]:
         for index in np.flatnonzero(source | target):
             side = "both sides" if source[index] and target[index] else first if source[index] else second
             items.append(f"{split.names[index]} ({side})")
-    yield from counted(
-        items,
-        "error" if len(items) == examined.num_pairs else "warning",
-        "empty-side",
-        "pair",
-        f"of {examined.num_pairs} with an empty side",
-        "They are left out; write the missing sentences, or remove the lines on both sides",
-    )
+    severity: Severity = "error" if len(items) == examined.num_pairs else "warning"
+    yield from _about("empty-side", items, severity=severity, total=examined.num_pairs)
 
 
 def find_undecodable(examined: ExaminedPairs) -> Iterator[Finding]:
     """Sentences with bytes that are not UTF-8, or with the replacement character."""
     items = [item for side, mask in examined.faulty_sides("undecodable") for item in side.items(mask)]
     number = sum(int(mask.any(axis=0).sum()) for mask in examined.faults["undecodable"].values())
-    if items:
-        yield Finding(
-            "error" if number > MAX_UNDECODABLE * examined.num_pairs else "warning",
-            "undecodable",
-            f"{number_of(number, 'pair')} of {examined.num_pairs} with bytes that are not UTF-8",
-            "They are left out; convert the file (iconv -f LATIN1 -t UTF-8), or mend these lines",
-            tuple(items),
-        )
+    severity: Severity = "error" if number > MAX_UNDECODABLE * examined.num_pairs else "warning"
+    yield from _about("undecodable", items, count=number, severity=severity, total=examined.num_pairs)
 
 
 def find_too_long(examined: ExaminedPairs) -> Iterator[Finding]:
     """Sides too long for a sentence."""
-    items = [
-        f"{side.names[index]} ({side.language}, {side.characters.words[index]} words)"
-        for side, mask in examined.faulty_sides("too_long")
-        for index in np.flatnonzero(mask).tolist()
-    ]
-    yield from counted(
-        items,
-        "warning",
+    yield from _about(
         "too-long",
-        "text",
-        f"of more than {MAX_WORDS} words or {MAX_CHARACTERS} characters",
-        "Their pairs are left out; write one sentence on each line",
+        (
+            f"{side.names[index]} ({side.language}, {side.characters.words[index]} words)"
+            for side, mask in examined.faulty_sides("too_long")
+            for index in np.flatnonzero(mask).tolist()
+        ),
     )
 
 
@@ -266,14 +298,8 @@ def find_encoding_damage(examined: ExaminedPairs) -> Iterator[Finding]:
     for side in examined.sides:
         damaged += side.matching(lambda text: not text.isascii() and bool(MOJIBAKE.search(text)))
         controls += side.items((side.characters.classes[:, CONTROL] > 0) & side.is_usable)
-    faults = (
-        ("mojibake", damaged, "with UTF-8 that was read in another encoding",
-         "Repair them (the package ftfy does), or remove the lines on both sides"),
-        ("control-characters", controls, "with control characters or line separators",
-         "Remove these characters; they are not part of a sentence"),
-    )  # fmt: skip
-    for check, items, message, remedy in faults:
-        yield from counted(items, "warning", check, "sentence", message, remedy)
+    yield from _about("mojibake", damaged)
+    yield from _about("control-characters", controls)
 
 
 def find_other_scripts(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -281,12 +307,8 @@ def find_other_scripts(examined: ExaminedPairs) -> Iterator[Finding]:
     for language, script in examined.script_of.items():
         expected = SCRIPT_OF_LANGUAGE.get(re.split("[-_]", language)[0], script)
         if expected != script:
-            yield Finding(
-                "warning",
-                "unexpected-script",
-                f"the side named {language} is written in {script}, not in {expected}",
-                "See whether the sides are exchanged, or the files of another language",
-                (language,),
+            yield _found(
+                "unexpected-script", (language,), language=language, script=script, expected=expected
             )
         items: list[str] = []
         for side in examined.sides:
@@ -294,14 +316,7 @@ def find_other_scripts(examined: ExaminedPairs) -> Iterator[Finding]:
                 letters = side.characters.letters.sum(axis=1)
                 others = letters - side.characters.letters[:, SCRIPTS.index(script)]
                 items += side.items((others >= MIN_LETTERS) & (2 * others > letters) & side.is_usable)
-        yield from counted(
-            items,
-            "warning",
-            "other-script",
-            "sentence",
-            f"of the {language} side in another script than {script}",
-            "See whether they are of another language; remove such lines on both sides",
-        )
+        yield from _about("other-script", items, language=language, script=script)
 
 
 def find_odd_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -322,14 +337,7 @@ def find_odd_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
             f"{split.names[index]} ({source[index]} : {target[index]} characters)"
             for index in np.flatnonzero(is_odd)
         ]
-    yield from counted(
-        items,
-        "warning",
-        "length-ratio",
-        "pair",
-        f"of lengths over {np.exp(bound):.1f} times off the usual ratio",
-        "See whether these are translations of each other; remove those that are not",
-    )
+    yield from _about("length-ratio", items, bound=np.exp(bound))
 
 
 def find_unrelated_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -340,13 +348,7 @@ def find_unrelated_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
         return
     correlation = float(np.corrcoef(source, target)[0, 1])
     if correlation < UNRELATED:
-        yield Finding(
-            "warning",
-            "unrelated-lengths",
-            f"the lengths of both sides are hardly related (correlation {correlation:.2f})",
-            "See whether line by line they are translations, or one side is moved or shuffled",
-            count=len(source),
-        )
+        yield _found("unrelated-lengths", count=len(source), correlation=correlation)
 
 
 def find_copies(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -359,14 +361,8 @@ def find_copies(examined: ExaminedPairs) -> Iterator[Finding]:
             for index in indices
             if has_letters[index] and split.sources[index].strip() == split.targets[index].strip()
         ]
-    yield from counted(
-        items,
-        "warning" if len(items) >= MANY_COPIES * examined.num_pairs else "info",
-        "copies",
-        "pair",
-        f"of {examined.num_pairs} with a target that repeats the source",
-        "Translate them or remove them, unless they are names; a model learns to copy from few",
-    )
+    severity: Severity = "warning" if len(items) >= MANY_COPIES * examined.num_pairs else "info"
+    yield from _about("copies", items, severity=severity, total=examined.num_pairs)
 
 
 def find_markup(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -374,14 +370,7 @@ def find_markup(examined: ExaminedPairs) -> Iterator[Finding]:
     items: list[str] = []
     for side in examined.sides:
         items += side.matching(lambda text: ("<" in text or "&" in text) and bool(MARKUP.search(text)))
-    yield from counted(
-        items,
-        "warning",
-        "markup",
-        "sentence",
-        "with tags or character references (<b>, &amp;)",
-        "Remove tags and resolve references on both sides, unless translations shall have them",
-    )
+    yield from _about("markup", items)
 
 
 def find_duplicates(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -403,29 +392,10 @@ def find_duplicates(examined: ExaminedPairs) -> Iterator[Finding]:
                 leaked.append(f"{pair_name} = {first_by_pair[pair]}")
             elif source in first_by_source:
                 known.append(f"{pair_name} = {first_by_source[source]}")
-        yield from counted(
-            leaked,
-            "warning",
-            f"{name}-in-train",
-            f"{name} pair",
-            "with the same source and target as a training pair",
-            "Remove the copies from one of the two; they inflate the score",
-        )
-        yield from counted(
-            known,
-            "info",
-            f"{name}-source-in-train",
-            f"{name} sentence",
-            "that train has too, with another translation",
-            "Nothing, if they are common phrases",
-        )
-    yield from counted(
-        (" = ".join((first_by_pair[pair], *names)) for pair, names in repeated.items()),
-        "info",
-        "repeated-in-train",
-        "pair",
-        "more than once among the training pairs",
-        "Remove the copies, unless the repetition is meant",
+        yield from _about("in-train", leaked, split=name)
+        yield from _about("source-in-train", known, split=name)
+    yield from _about(
+        "repeated-in-train", (" = ".join((first_by_pair[pair], *names)) for pair, names in repeated.items())
     )
 
 

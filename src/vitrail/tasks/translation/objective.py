@@ -102,12 +102,12 @@ class TranslationObjective:
         return TranslationEvaluator(self)
 
 
-class TranslationEvaluator:
+class TranslationEvaluator(WrittenTexts):
     """Translate every sentence, and compute the log loss of the references."""
 
     def __init__(self, objective: TranslationObjective) -> None:
+        super().__init__("source", "reference", "hypothesis")
         self.objective = objective
-        self.written = WrittenTexts("source", "reference", "hypothesis")
 
     def update(self, model: nn.Module, batch: PairBatch) -> None:
         is_token = batch.target_out != self.objective.vocabulary.target.pad_id
@@ -115,7 +115,7 @@ class TranslationEvaluator:
         nll = token_losses(logits, batch.target_out, is_token).nll.double().sum(dim=1)
         found = self.objective.search.run(cast(TranslationModel, model), batch.source, batch.source_lengths)
         hypotheses = [best for best, *_ in found]
-        self.written.add(
+        self.add(
             batch.indices,
             batch.sources,
             batch.references,
@@ -125,38 +125,22 @@ class TranslationEvaluator:
             hypotheses=hypotheses,
         )
 
-    def state(self) -> dict[str, Tensor]:
-        return self.written.state()
-
-    def absorb(self, state: dict[str, Tensor]) -> None:
-        self.written.absorb(state)
-
     def result(self) -> dict[str, Any]:
-        count = len(self.written.indices)
-        if not count:
+        if not self.indices:
             return {"bleu": 0.0, "nll": 0.0, "perplexity": 1.0, "count": 0}
-        preprocessing = self.objective.preprocessing
-        scores = corpus_scores(
-            self.written["hypothesis"],
-            self.written["reference"],
-            language=preprocessing.languages[1],
-            tokenised=preprocessing.tokenised,
-            num_resamples=0,
-        )
-        return {"bleu": scores.bleu.score, **self.written.likelihood(), "count": count}
+        scores = corpus_scores(self["hypothesis"], self["reference"], **self._form(), num_resamples=0)
+        return {"bleu": scores.bleu.score, **self.likelihood(), "count": len(self.indices)}
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
-        written, preprocessing = self.written, self.objective.preprocessing
-        tables = translation_tables(
-            written["source"],
-            written["hypothesis"],
-            written["reference"],
-            indices=written.indices,
-            language=preprocessing.languages[1],
-            tokenised=preprocessing.tokenised,
-        )
-        scores = headline_scores(tables.scores) | written.likelihood() | written.cut_off()
+        texts = (self["source"], self["hypothesis"], self["reference"])
+        tables = translation_tables(*texts, indices=self.indices, **self._form())
+        scores = headline_scores(tables.scores) | self.likelihood() | self.cut_off()
         return scores, tables.model_dump(mode="json")
+
+    def _form(self) -> dict[str, Any]:
+        """Return how the texts are to be read."""
+        preprocessing = self.objective.preprocessing
+        return {"language": preprocessing.languages[1], "tokenised": preprocessing.tokenised}
 
     def signature(self, tables: Mapping[str, Any]) -> dict[str, str]:
         """Return decoding settings, and the tokenisation of each score."""

@@ -9,6 +9,7 @@ Moses' scripts lower-case, normalise and tokenise.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -203,12 +204,11 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
 def headline_scores(scores: CorpusScores) -> dict[str, float]:
     """Return every single-number score, with its interval if there is one."""
     named = {"bleu": scores.bleu, "chrf": scores.chrf, "bleu_tokenised": scores.bleu_tokenised}
-    headline: dict[str, float] = {}
+    headline = {}
     for name, score in named.items():
         if score is not None:
-            headline[name] = score.score
-            if score.lower is not None and score.upper is not None:
-                headline |= {f"{name}_lower": score.lower, f"{name}_upper": score.upper}
+            every = {name: score.score, f"{name}_lower": score.lower, f"{name}_upper": score.upper}
+            headline |= {key: value for key, value in every.items() if value is not None}
     return headline | {"length_ratio": scores.length_ratio}
 
 
@@ -256,20 +256,15 @@ def bleu_by_length(
         bounds: maximum words of each bucket but the last, ascending.
     """
     metric = bleu_metric(language, tokenised, force=True)
-    lengths = [len(source.split()) for source in sources]
+    rows_of: dict[int, list[int]] = {}
+    for row, source in enumerate(sources):
+        rows_of.setdefault(bisect_left(bounds, len(source.split())), []).append(row)
     buckets = []
-    for shortest, longest in zip([0, *(bound + 1 for bound in bounds)], [*bounds, None], strict=True):
-        chosen = [
-            row
-            for row, length in enumerate(lengths)
-            if shortest <= length and (longest is None or length <= longest)
-        ]
-        if chosen:
-            score = metric.corpus_score(
-                [hypotheses[row] for row in chosen], [[references[row] for row in chosen]]
-            )
-            bucket = LengthBucket(shortest=shortest, longest=longest, count=len(chosen), bleu=percent(score))
-            buckets.append(bucket)
+    for bucket, rows in sorted(rows_of.items()):
+        score = metric.corpus_score([hypotheses[row] for row in rows], [[references[row] for row in rows]])
+        shortest = bounds[bucket - 1] + 1 if bucket else 0
+        longest = bounds[bucket] if bucket < len(bounds) else None
+        buckets.append(LengthBucket(shortest=shortest, longest=longest, count=len(rows), bleu=percent(score)))
     return tuple(buckets)
 
 

@@ -70,14 +70,10 @@ def _file_of(path: Path) -> Path | None:
 
 def _is_meant(file: Path) -> bool:
     """Return whether a file is in this format, by its content or published name, even if damaged."""
-    return _holds_sentences(file) or (PUBLISHED.match(file.name) is not None and not looks_like_coco(file))
-
-
-def _holds_sentences(file: Path) -> bool:
     ends = both_ends(file)
-    return b'"images"' in ends and (
-        b'"sentids"' in ends or (b'"sentences"' in ends and b'"filename"' in ends)
-    )
+    holds_sentences = b'"sentids"' in ends or (b'"sentences"' in ends and b'"filename"' in ends)
+    is_published = PUBLISHED.match(file.name) is not None and not looks_like_coco(file)
+    return (b'"images"' in ends and holds_sentences) or is_published
 
 
 FORMAT = Format(

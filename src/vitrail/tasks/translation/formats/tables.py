@@ -94,12 +94,9 @@ def read(path: Path, wanted: Languages | None, *, suffixes: tuple[str, ...]) -> 
 def find_columns(
     columns: Sequence[str], wanted: Languages | None, where: str
 ) -> tuple[Languages, tuple[str, str], tuple[Finding, ...]]:
-    """Find the source and the target column.
+    """Return the languages, their columns, and findings about decisions that the user did not make.
 
     Columns named by languages take precedence over ``source`` and ``target``.
-
-    Returns:
-        findings: decisions that the user did not make.
 
     Raises:
         DataError: no two columns are recognised, or too many.
@@ -149,21 +146,19 @@ def join_tables(
     found = [*findings, *chosen, *(finding for _, table in every for finding in table.findings)]
     splits: dict[SplitName, PairSplit] = {}
     for split, part in tables.items():
-        sources: list[str] = []
-        targets: list[str] = []
-        names: list[str] = []
+        sides: tuple[list[str], list[str]] = ([], [])
+        names = [name for _, table in part for name in table.names]
         for name, table in part:
             _, columns, _ = find_columns(list(table.columns), languages, name)
-            sources += _texts(table, columns[0])
-            targets += _texts(table, columns[1])
-            names += table.names
+            for side, column in zip(sides, columns, strict=True):
+                side.extend(_texts(table, column))
         if not names:
             raise DataError(
                 f"{', '.join(name for name, _ in part)} in {where} has no row",
                 expected="a row for each pair of sentences",
                 remedy="Write the rows, or remove the file",
             )
-        splits[split] = PairSplit(sources, targets, names)
+        splits[split] = PairSplit(*sides, names)
     return RawPairs(languages, splits, tuple(found))
 
 
@@ -188,9 +183,11 @@ def _language_columns(columns: Sequence[str]) -> list[str]:
 
 def _side_columns(columns: Sequence[str]) -> tuple[str, str] | None:
     by_name = {simplify(name): name for name in reversed(columns)}
-    sources = [by_name[name] for name in SOURCE_COLUMNS if name in by_name]
-    targets = [by_name[name] for name in TARGET_COLUMNS if name in by_name]
-    return (sources[0], targets[0]) if sources and targets else None
+    source, target = (
+        next((by_name[name] for name in known if name in by_name), None)
+        for known in (SOURCE_COLUMNS, TARGET_COLUMNS)
+    )
+    return None if source is None or target is None else (source, target)
 
 
 def _texts(table: Table, column: str) -> Iterator[str]:
@@ -220,9 +217,9 @@ def _unnamed(path: Path) -> Sequence[str]:
 
 
 def _is_plain(name: str, kind: Any) -> bool:
-    import pyarrow.types
+    from pyarrow import types
 
-    return not pyarrow.types.is_nested(kind) and not pyarrow.types.is_binary(kind)
+    return not types.is_nested(kind) and not types.is_binary(kind)
 
 
 def _header(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -263,13 +260,13 @@ def is_of_pairs(name: str) -> bool:
     match = NAME.match(name)
     if match is None:
         return False
-    names_languages = any(
-        len(parts) == 2 and all(map(is_language, parts))
-        for parts in ((match["config"] or "").split(separator) for separator in "-_")
-    )
-    if names_languages or TELLING.search(match["name"]):
+    parted = [(match["config"] or "").split(separator) for separator in "-_"]
+    if any(len(parts) == 2 and all(map(is_language, parts)) for parts in parted):
         return True
-    return any(are_pairs(_described_columns(features), None) for features in cached_features(name))
+    features = cached_features(name)
+    return bool(TELLING.search(match["name"])) or any(
+        are_pairs(_described_columns(each), None) for each in features
+    )
 
 
 def read_by_name(name: str, wanted: Languages | None) -> RawPairs:
@@ -289,9 +286,9 @@ def _convert(loaded: HubSet, wanted: Languages | None) -> RawPairs:
     loaded.demand()
     tables: dict[SplitName, list[tuple[str, Table]]] = {}
     for split, rows in loaded.splits.items():
-        called = f"the split {loaded.found[split]} of {loaded.name}"
         columns = arrow_columns(rows.with_format("arrow")[:], _is_plain, STRUCT_COLUMN)
-        tables[split] = [(called, Table(Path(loaded.name), columns, loaded.row_names(split)))]
+        table = Table(Path(loaded.name), columns, loaded.row_names(split))
+        tables[split] = [(f"the split {loaded.found[split]} of {loaded.name}", table)]
     return join_tables(tables, wanted, loaded.name, loaded.findings)
 
 
@@ -303,25 +300,7 @@ def _described_columns(features: Mapping[str, Any]) -> list[str]:
     return [*(struct.get("languages", ()) if struct.get("_type") == "Translation" else struct)]
 
 
-def _format(name: str, rank: int, suffixes: tuple[str, ...], layout: str) -> Format[RawPairs]:
-    return Format(
-        name=name,
-        layout=layout,
-        recognises=partial(recognises, suffixes=suffixes),
-        read=partial(read, suffixes=suffixes),
-        rank=rank,
-        suffixes=tuple(suffix for suffix in suffixes if suffix != ".txt"),
-    )
-
-
 FORMATS = (
-    _format(
-        "table of pairs",
-        20,
-        DELIMITED,
-        "a .tsv, .txt (tabs) or .csv file with two columns, or with a header that names them (en, de; "
-        "source, target), or a folder with train.tsv (val.tsv, test.tsv) or the like",
-    ),
     Format(
         name="Hugging Face data set of pairs",
         layout="a folder that save_to_disk of the package datasets wrote, with a column translation, or a "
@@ -330,18 +309,26 @@ FORMATS = (
         read=read_saved,
         rank=5,
     ),
-    _format(
-        "JSON lines of pairs",
-        30,
-        JSON_LINES,
-        'a .jsonl file with {"en": ..., "de": ...}, {"source": ..., "target": ...} or '
-        '{"translation": {"en": ..., "de": ...}} on each line, or a folder with train.jsonl (test.jsonl)',
+    *(
+        Format(
+            name=name,
+            layout=layout,
+            recognises=partial(recognises, suffixes=suffixes),
+            read=partial(read, suffixes=suffixes),
+            rank=rank,
+            suffixes=tuple(suffix for suffix in suffixes if suffix != ".txt"),
+        )
+        for name, rank, suffixes, layout in (
+            ("table of pairs", 20, DELIMITED,
+             "a .tsv, .txt (tabs) or .csv file with two columns, or with a header that names them (en, de; "
+             "source, target), or a folder with train.tsv (val.tsv, test.tsv) or the like"),
+            ("JSON lines of pairs", 30, JSON_LINES,
+             'a .jsonl file with {"en": ..., "de": ...}, {"source": ..., "target": ...} or '
+             '{"translation": {"en": ..., "de": ...}} on each line, or a folder with train.jsonl '
+             "(test.jsonl)"),
+            ("parquet of pairs", 40, PARQUET,
+             "a .parquet file with columns en and de, source and target, or translation, or a folder with "
+             "train.parquet (test.parquet) or parts of them"),
+        )
     ),
-    _format(
-        "parquet of pairs",
-        40,
-        PARQUET,
-        "a .parquet file with columns en and de, source and target, or translation, or a folder with "
-        "train.parquet (test.parquet) or parts of them",
-    ),
-)
+)  # fmt: skip
