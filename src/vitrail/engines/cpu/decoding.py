@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.engines.cpu.attention import attend
-from vitrail.engines.cpu.linear import PackedLinear, linear
+from vitrail.engines.cpu.linear import linear, packed_linear
 from vitrail.models.caption_transformer import CaptionTransformer
 from vitrail.models.contract import DecoderState
 from vitrail.models.transformer import Transformer
@@ -28,6 +28,9 @@ from vitrail.nn.cache import KeyValueCache, LayerCache
 from vitrail.nn.decoder import CrossAttention, CrossMemory, DecoderBlock, TransformerState
 
 GROUP_SIZE = 16  # sentences per encoder batch; 8 to 32 took the same time, 64 as long as one large batch
+# Two batched products take 0.7 to 0.9 of the fused kernel's time from this many heads of all sentences and
+# this many numbers in the keys of a head: PyTorch gives smaller products to a plain loop (docs/log.md).
+MIN_HEADS_OF_PRODUCTS, MIN_KEYS_OF_PRODUCTS = 128, 400
 
 Newest = Float[Tensor, "sentences hypotheses dim"]
 ContextBias = Float[Tensor, "#sentences #heads #hypotheses keys"]
@@ -95,14 +98,11 @@ class StepState(TransformerState):
     """A Transformer's state with the parts of its modules that steps use."""
 
     steps: tuple[BlockStep, ...] = field(repr=False)
-    score: PackedLinear = field(repr=False)
-    """From the last block's output to logits."""
 
     @classmethod
     def prepare(cls, model: Transformer | CaptionTransformer, state: TransformerState) -> Self:
         given = {part.name: getattr(state, part.name) for part in fields(TransformerState)}
-        steps, score = tuple(map(BlockStep, model.decoder_blocks)), PackedLinear(*model.score_weights())
-        return cls(**given, steps=steps, score=score)
+        return cls(**given, steps=tuple(map(BlockStep, model.decoder_blocks)))
 
 
 def _step(
@@ -114,7 +114,8 @@ def _step(
     x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # sentences hypotheses dim
     for layer, (step, memory) in enumerate(zip(state.steps, state.memories, strict=True)):
         x = step(x, memory, cache, layer=layer, context_bias=state.source_bias)
-    return state.score(model.decoder_norm(x).flatten(0, 1)), replace(state, cache=cache)
+    x = model.decoder_norm(x).flatten(0, 1)
+    return packed_linear(x, *model.score_weights()), replace(state, cache=cache)
 
 
 def _group(lengths: Tensor) -> Iterator[tuple[Tensor, int]]:
@@ -157,7 +158,7 @@ class CausalStep:
             if added is not None:
                 added = cache.spread(added)
                 bias = added if bias is None else bias + added
-        out = attend(query, *cache.write(layer, key, value), bias=bias)
+        out = attend_newest(query, *cache.write(layer, key, value), bias)
         return linear(out.transpose(1, 2).reshape(sentences, hypotheses, -1), *self.projection)
 
 
@@ -173,7 +174,7 @@ class CrossStep:
     def __call__(self, x: Newest, memory: CrossMemory, bias: ContextBias | None) -> Newest:
         sentences, hypotheses, _ = x.shape
         query = linear(x, *self.query).view(sentences, hypotheses, self.num_heads, self.head_dim)
-        out = attend(query.transpose(1, 2), *memory, bias=bias)
+        out = attend_newest(query.transpose(1, 2), *memory, bias)
         return linear(out.transpose(1, 2).reshape(sentences, hypotheses, -1), *self.projection)
 
 
@@ -207,6 +208,20 @@ class BlockStep:
         x = self.past_norm(x + self.past(x, cache, layer=layer))
         x = self.cross_norm(x + self.cross(x, memory, context_bias))
         return self.mlp_norm(x + _transform(x, self.mlp))
+
+
+def attend_newest(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+    """As ``nn.attention.attend`` without gradients, by plain products where few queries make them faster."""
+    (sentences, heads, _, dim), num_keys = query.shape, key.shape[-2]
+    if (
+        sentences * heads < MIN_HEADS_OF_PRODUCTS
+        or num_keys * dim < MIN_KEYS_OF_PRODUCTS
+        or query.dtype != torch.float32
+        or query.device.type != "cpu"
+    ):
+        return attend(query, key, value, bias=bias)
+    scores = (query * dim**-0.5) @ key.transpose(-1, -2)
+    return (scores if bias is None else scores.add_(bias)).softmax(-1) @ value
 
 
 def _of_linear(layer: nn.Linear) -> LinearWeights:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from vitrail.nn.linear import Linear
 
@@ -15,6 +16,7 @@ from vitrail.nn.linear import Linear
 # oneDNN in us of one AMD EPYC core, 128 to 384 channels: 1 row 6 / 20, 5 rows 14 / 26; 128 to 128: 64 rows
 # 25 / 37; 128 to 10,000: 1 row 152 / 109, 5 rows 432 / 374; 512 to 1536: 5 rows 213 / 173.
 MIN_ONEDNN_PRODUCT = 2**20
+_PACKED = WeakIdKeyDictionary()  # from a weight to its version and its packed copy
 
 
 def _is_from_intel() -> bool:
@@ -56,27 +58,23 @@ def linear(
     return F.linear(x, weight, bias)
 
 
-class PackedLinear:
-    """A large linear layer that is called often, its weight packed in oneDNN's layout.
+def packed_linear(
+    x: Float[Tensor, "*batch in_dim"],
+    weight: Float[Tensor, "out_dim in_dim"],
+    bias: Float[Tensor, " out_dim"] | None = None,
+) -> Float[Tensor, "*batch out_dim"]:
+    """As ``linear``, for a large weight that is used often: it is packed in oneDNN's layout once.
 
     The kernel otherwise repacks the weight at every call: of 128 to 8,000, a fifth of the time with 64 rows
-    and half of it with 8 (docs/log.md). The packed copy does not follow later changes of the weight.
+    and half of it with 8 (docs/log.md). The copy lives as long as the weight, until the weight changes.
     """
-
-    __slots__ = ("bias", "packed", "weight")
-
-    def __init__(
-        self, weight: Float[Tensor, "out_dim in_dim"], bias: Float[Tensor, " out_dim"] | None = None
-    ) -> None:
-        self.weight, self.bias = weight, bias
-        self.packed: Tensor | None = None
-
-    def __call__(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
-        if not _takes_onednn(x, self.weight):
-            return linear(x, self.weight, self.bias)
-        if self.packed is None:
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), x.shape[:-1].numel())
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+    if not _takes_onednn(x, weight) or weight.is_inference():  # such a weight has no version
+        return linear(x, weight, bias)
+    version, packed = _PACKED.get(weight, (None, None))
+    if version != weight._version:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), x.shape[:-1].numel())
+        _PACKED[weight] = weight._version, packed
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
 def _takes_onednn(x: Tensor, weight: Tensor) -> bool:
