@@ -141,8 +141,8 @@ def record_attention(
     chosen = _choose(tapped_layers(model), layers)
     maps: list[AttentionMap] = []
     rows = None if queries is None else list(queries)
-    recorder = _StepsRecorder if keep_qkv or _KEEP_QKV.get() else _Recorder
-    recorders = {name: recorder(maps, name, rows, keep) for name in chosen}
+    keeps_steps = keep_qkv or _KEEP_QKV.get()
+    recorders = {name: _Recorder(maps, name, rows, keep, keep_qkv=keeps_steps) for name in chosen}
     with tapped(chosen, recorders.__getitem__), _inputs_shown(chosen, recorders), uncompiled():
         yield maps
 
@@ -226,82 +226,22 @@ def exact_weights(
 class _Recorder:
     """The tap of one layer: append its map, or what is kept of it, to a list."""
 
-    steps: AttentionSteps | None = None
-    """Of the map that is appended next."""
-
     def __init__(
         self,
         maps: list[AttentionMap],
         layer: str,
         rows: list[int] | None,
         keep: Callable[[AttentionMap], AttentionMap | None] | None,
-    ) -> None:
-        self.maps, self.layer, self.rows, self.keep = maps, layer, rows, keep
-        self.index: int | None = None  # of the newest map, where it was kept
-
-    @torch.no_grad()
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
         *,
-        bias: Tensor | None,
-        may_attend: Tensor | None,
-        scale: float | None,
-        kind: str,
-        grids: TokenGrids | None,
+        keep_qkv: bool,
     ) -> None:
-        windows = None if grids is None else grids.windows
-        rows = self._known_rows(query.shape[-2] if windows is None else _num_patches(grids))
-        if windows is not None and rows is not None:
-            query, key, bias, may_attend = rows_of_windows(rows, windows, query, key, bias, may_attend)
-        elif rows is not None:
-            query, bias, may_attend = query[..., rows, :], _at(rows, bias), _at(rows, may_attend)
-        weights = exact_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
-        if windows is not None:
-            weights = stitch_windows(weights, windows, _num_patches(grids), rows)
-        self._add(weights, kind, grids)
-
-    @torch.no_grad()
-    def take_weights(
-        self, weights: Tensor, *, kind: str, grids: TokenGrids | None, scored: Scored | None = None
-    ) -> None:
-        rows = self._known_rows(weights.shape[-2])
-        self._add(weights.float() if rows is None else weights[..., rows, :].float(), kind, grids)
-
-    def take_result(self, value: Tensor, result: Tensor) -> None:
-        """No-op: maps are of the weights alone."""
-
-    def _add(self, weights: Tensor, kind: str, grids: TokenGrids | None) -> None:
-        grid = None if grids is None else grids.keys
-        num_prefix = 0 if grid is None else weights.shape[-1] - grid[0] * grid[1]
-        query_grid = None if grids is None else grids.queries
-        recorded = AttentionMap(self.layer, weights.detach(), kind, grid, num_prefix, query_grid, self.steps)
-        kept = recorded if self.keep is None else self.keep(recorded)
-        self.index = None if kept is None else len(self.maps)
-        if kept is not None:
-            self.maps.append(kept)
-
-    def _known_rows(self, num_queries: int) -> list[int] | None:
-        """Return the recorded queries, counted from the first, None for all of them."""
-        if self.rows is None:
-            return None
-        beyond = [row for row in self.rows if not -num_queries <= row < num_queries]
-        if beyond:
-            raise ConfigError(
-                f"queries {beyond} were to be recorded in layer {self.layer!r}",
-                expected=f"indices below {num_queries}, the number of its query tokens",
-                remedy="Give the index of a token; the class token, where there is one, is 0",
-            )
-        return [row % num_queries for row in self.rows]
-
-
-class _StepsRecorder(_Recorder):
-    """The tap of one layer that also keeps the steps to each map."""
-
-    x: Tensor | None = None
-    context: Tensor | None = None
-    patches: PatchIndices | None = None  # of the newest map's windows
+        self.maps, self.layer, self.rows, self.keep, self.keep_qkv = maps, layer, rows, keep, keep_qkv
+        self.x: Tensor | None = None
+        self.context: Tensor | None = None
+        # Of the newest map: its index, where it was kept, its steps, and its windows.
+        self.index: int | None = None
+        self.steps: AttentionSteps | None = None
+        self.patches: PatchIndices | None = None
 
     def see_input(self, layer: nn.Module, given: tuple[Any, ...], options: Mapping[str, object]) -> None:
         """Receive the input of the layer, before its forward pass."""
@@ -325,23 +265,30 @@ class _StepsRecorder(_Recorder):
         kind: str,
         grids: TokenGrids | None,
     ) -> None:
-        scored = _joined_inputs(query, key, bias, may_attend, grids)
-        self._begin(scored, query.shape[-1] ** -0.5 if scale is None else scale, grids)
-        super().__call__(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, grids=grids)
+        if self.keep_qkv:
+            scored = _joined_inputs(query, key, bias, may_attend, grids)
+            self._begin(scored, query.shape[-1] ** -0.5 if scale is None else scale, grids)
+        if grids is not None and grids.windows is not None:
+            weights = exact_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
+            weights = _stitch_windows(weights, grids, self._known_rows(_num_patches(grids)))
+        else:
+            rows = self._known_rows(query.shape[-2])
+            query, bias, may_attend = _at(rows, query), _at(rows, bias), _at(rows, may_attend)
+            weights = exact_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
+        self._add(weights, kind, grids)
 
     @torch.no_grad()
     def take_weights(
         self, weights: Tensor, *, kind: str, grids: TokenGrids | None, scored: Scored | None = None
     ) -> None:
-        self._begin(scored, 1.0, grids)
-        super().take_weights(weights, kind=kind, grids=grids)
+        if self.keep_qkv:
+            self._begin(scored, 1.0, grids)
+        self._add(_at(self._known_rows(weights.shape[-2]), weights).float(), kind, grids)
 
     @torch.no_grad()
     def take_result(self, value: Tensor, result: Tensor) -> None:
-        if self.index is None:
-            return
-        newest = self.maps[self.index]
-        if newest.steps is None:
+        newest = None if self.index is None else self.maps[self.index]
+        if newest is None or newest.steps is None:
             return
         value, result = (_joined(each, self.patches) for each in (value, result))
         rows = self._known_rows(result.shape[-2])
@@ -367,6 +314,29 @@ class _StepsRecorder(_Recorder):
                 may_attend=_at(rows, scored.may_attend),
             )
 
+    def _add(self, weights: Tensor, kind: str, grids: TokenGrids | None) -> None:
+        grid = None if grids is None else grids.keys
+        num_prefix = 0 if grid is None else weights.shape[-1] - grid[0] * grid[1]
+        query_grid = None if grids is None else grids.queries
+        recorded = AttentionMap(self.layer, weights.detach(), kind, grid, num_prefix, query_grid, self.steps)
+        kept = recorded if self.keep is None else self.keep(recorded)
+        self.index = None if kept is None else len(self.maps)
+        if kept is not None:
+            self.maps.append(kept)
+
+    def _known_rows(self, num_queries: int) -> list[int] | None:
+        """Return the recorded queries, counted from the first, None for all of them."""
+        if self.rows is None:
+            return None
+        beyond = [row for row in self.rows if not -num_queries <= row < num_queries]
+        if beyond:
+            raise ConfigError(
+                f"queries {beyond} were to be recorded in layer {self.layer!r}",
+                expected=f"indices below {num_queries}, the number of its query tokens",
+                remedy="Give the index of a token; the class token, where there is one, is 0",
+            )
+        return [row % num_queries for row in self.rows]
+
 
 @contextmanager
 def _inputs_shown(layers: Mapping[str, nn.Module], recorders: Mapping[str, _Recorder]) -> Iterator[None]:
@@ -374,7 +344,7 @@ def _inputs_shown(layers: Mapping[str, nn.Module], recorders: Mapping[str, _Reco
     handles = []
     for name, layer in layers.items():
         recorder, projection = recorders[name], getattr(layer, "key_value", None)
-        if isinstance(recorder, _StepsRecorder):
+        if recorder.keep_qkv:
             handles.append(layer.register_forward_pre_hook(recorder.see_input, with_kwargs=True))
             if isinstance(projection, nn.Module):
                 handles.append(projection.register_forward_pre_hook(recorder.see_context))
@@ -390,20 +360,15 @@ def _joined_inputs(
 ) -> Scored:
     """Return what scores are computed from, and the scores, of the whole image where windows are given."""
     if grids is not None and grids.windows is not None:
-        windows, num_patches = grids.windows, _num_patches(grids)
         seen = (
             query.new_ones(1, 1, query.shape[-2], key.shape[-2]) if may_attend is None else may_attend.float()
         )
-        may_attend = stitch_windows(_of_each(seen, windows), windows, num_patches) > 0
-        bias = None if bias is None else stitch_windows(_of_each(bias, windows), windows, num_patches)
-        query, key = _joined(query, windows[0]), _joined(key, windows[1])
+        may_attend = _stitch_windows(seen, grids) > 0
+        bias = None if bias is None else _stitch_windows(bias, grids)
+        query, key = (_joined(each, of) for each, of in zip((query, key), grids.windows, strict=True))
     with torch.autocast(query.device.type, enabled=False):
         scores = query.float() @ key.float().transpose(-2, -1)
     return Scored(query, key, scores, bias, may_attend)
-
-
-def _of_each(pairs: Tensor, windows: tuple[PatchIndices, PatchIndices]) -> Tensor:
-    return pairs.expand(len(windows[0]), -1, -1, -1) if len(pairs) == 1 else pairs
 
 
 def _joined(tokens: Tensor, patches: PatchIndices | None) -> Float[Tensor, "batch heads patches dim"]:
@@ -454,91 +419,30 @@ def _choose(
 PatchIndices = Int[Tensor, "windows tokens"]
 
 
-def stitch_windows(
-    weights: Float[Tensor, "_ heads _ keys"],
-    windows: tuple[PatchIndices, PatchIndices],
-    num_patches: int,
-    rows: list[int] | None = None,
+def _stitch_windows(
+    weights: Float[Tensor, "_ heads _ keys"], grids: TokenGrids, rows: list[int] | None = None
 ) -> Float[Tensor, "batch heads _ patches"]:
     """Return each patch's weights over all patches of the image, zero outside its window.
 
     Args:
-        weights: of all windows of all images, or, with ``rows``, as from ``rows_of_windows``: one window with
-            one query per wanted row and image.
-        windows: the patch of each window's queries and keys, -1 for padding.
-        num_patches: patches of the image.
-        rows: the patches of these weights; None for all of them.
+        weights: of all windows of all images, or one for all windows.
+        rows: the wanted patches; None for all of them.
     """
-    query_patches, key_patches = windows
-    num_windows, heads = len(query_patches), weights.shape[1]
-    if rows is None:
-        batch = len(weights) // num_windows
-        weights = weights.reshape(batch, num_windows, *weights.shape[1:])  # b w h q k
-        of_window, of_query = torch.nonzero(query_patches >= 0, as_tuple=True)
-        picked = weights[:, of_window, :, of_query]  # separated advanced indices come first
-        targets = query_patches[of_window, of_query]
-    else:
-        of_window = _window_of_rows(rows, query_patches)[0]
-        batch = len(weights) // len(rows)
-        picked = weights.reshape(batch, len(rows), heads, -1).movedim(1, 0)  # rows b h k
-        targets = torch.arange(len(rows), device=weights.device)
-    keys = key_patches[of_window]  # rows k
+    assert grids.windows is not None
+    query_patches, key_patches = grids.windows
+    at, num_patches = _positions_in_windows(query_patches), _num_patches(grids)
+    at = at if rows is None else at[rows]
+    of_window, of_query = at // query_patches.shape[1], at % query_patches.shape[1]
+    if len(weights) == 1:
+        weights = weights.expand(len(query_patches), -1, -1, -1)
+    images = weights.unflatten(0, (-1, len(query_patches)))  # b w h q k
+    picked = images[:, of_window, :, of_query]  # rows b h k: separated advanced indices come first
     # An extra patch takes the zero weights of padding keys. A whole map is large, so it is made once.
-    assert rows is not None or len(targets) == num_patches, "each patch asks in one window"
-    order = targets.argsort()
-    positions = keys.where(keys >= 0, num_patches)[order][:, None, None, :]
-    stitched = weights.new_zeros(len(order), batch, heads, num_patches + 1)
-    stitched.scatter_add_(-1, positions.expand_as(picked), picked[order])
+    keys = key_patches[of_window]
+    positions = keys.where(keys >= 0, num_patches)[:, None, None, :]
+    stitched = weights.new_zeros(*picked.shape[:-1], num_patches + 1)
+    stitched.scatter_add_(-1, positions.expand_as(picked), picked)
     return stitched[..., :num_patches].permute(1, 2, 0, 3)  # b h rows patches
-
-
-def rows_of_windows(
-    rows: list[int],
-    windows: tuple[PatchIndices, PatchIndices],
-    query: Tensor,
-    key: Tensor,
-    bias: Tensor | None,
-    may_attend: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Select one query and its window's keys for each wanted patch.
-
-    Windows are in the batch dimension, image by image, and so are the selected rows.
-
-    Args:
-        rows: wanted patches of the grid.
-        windows: the patch of each window's queries and keys, -1 for padding.
-        query: queries of all windows of all images.
-        key: their keys.
-        bias: added to the scores; its first axis is 1, the windows of one image, or those of all.
-        may_attend: attention mask; its first axis likewise.
-    """
-    of_window, of_query = _window_of_rows(rows, windows[0])
-    num_windows = len(windows[0])
-    batch = len(query) // num_windows
-
-    def pick(tensor: Tensor, *, with_query: bool) -> Tensor:
-        if len(tensor) == 1:
-            chosen = tensor.expand(batch * len(rows), *tensor.shape[1:])
-        else:
-            images = tensor.reshape(-1, num_windows, *tensor.shape[1:])[:, of_window]  # b or 1, rows, ...
-            chosen = images.expand(batch, *images.shape[1:]).flatten(0, 1)
-        if not with_query or chosen.shape[-2] == 1:
-            return chosen
-        index = of_query.repeat(batch)[:, None, None, None].expand(-1, chosen.shape[1], 1, chosen.shape[-1])
-        return chosen.gather(-2, index)  # b*rows h 1 k
-
-    return (
-        pick(query, with_query=True),
-        pick(key, with_query=False),
-        None if bias is None else pick(bias, with_query=True),
-        None if may_attend is None else pick(may_attend, with_query=True),
-    )
-
-
-def _window_of_rows(rows: list[int], query_patches: PatchIndices) -> tuple[Tensor, Tensor]:
-    """Return the window of each wanted patch, and its index inside the window."""
-    at = _positions_in_windows(query_patches)[rows]
-    return at // query_patches.shape[1], at % query_patches.shape[1]
 
 
 def _positions_in_windows(patches: PatchIndices) -> Int[Tensor, " patches"]:
@@ -546,5 +450,6 @@ def _positions_in_windows(patches: PatchIndices) -> Int[Tensor, " patches"]:
     flat = torch.full((int(patches.max()) + 1,), -1, device=patches.device)
     position = torch.arange(patches.numel(), device=patches.device)
     real = patches.flatten() >= 0
+    assert int(real.sum()) == len(flat), "each patch is in one window"
     flat[patches.flatten()[real]] = position[real]
     return flat
