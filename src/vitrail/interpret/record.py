@@ -118,7 +118,7 @@ def record_attention(
         model: any model of this library, bare, compiled or wrapped for distributed training.
         layers: parts of layer names, or indices among the attention layers (negative from the end); None
             records all.
-        queries: indices of the query tokens to record; other rows are never computed. None records all.
+        queries: indices of the query tokens to record, without a full map. None records all.
         keep: transforms each map immediately, for example by pooling, as the maps of all layers may exceed
             memory; returning None drops a map. By default maps are kept as they are.
         keep_qkv: whether each map has ``steps``: the layer's input, queries, keys, values, scores, mask and

@@ -99,12 +99,14 @@ class ShiftedMask(Drawing):
 
     def draw(self) -> Drawn:
         windows = fit_windows(self.grid, self.window, shifted=True)
-        masks = masks_of(windows).unique(dim=0).flip(0)  # the window without a border first
+        masks, kinds = masks_of(windows).unique(dim=0, return_inverse=True)
         matrices = [Matrix("parts of the grid that see each other", attended_regions(windows).numpy())]
-        matrices += [
-            Matrix(f"mask of window kind {number}", mask.numpy())
-            for number, mask in enumerate(masks, start=1)
-        ]
+        alike: dict[int, list[str]] = {}
+        for number, kind in enumerate(kinds.tolist(), start=1):
+            alike.setdefault(kind, []).append(str(number))
+        for kind, numbers in alike.items():
+            more = ", ..." if len(numbers) > 3 else ""
+            matrices.append(Matrix(f"mask of window {', '.join(numbers[:3])}{more}", masks[kind].numpy()))
         return Drawn(matrix_figure(matrices), tuple(matrices))
 
 

@@ -71,6 +71,9 @@ class Norms(Drawing):
             colours = np.where(cubes, COLOURS[0], "#fffffff0")
             axes.voxels(np.ones_like(cubes), facecolors=colours, edgecolor="#5c6675", linewidth=0.4)
             axes.set(xlabel="channels", ylabel="batch", zlabel="positions", xticks=[], yticks=[], zticks=[])
+            axes.zaxis.set_ticks_position("lower")  # on the left, where the neighbour does not hide it
+            for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
+                axis.labelpad = -10
             axes.set_title(name, fontsize=10)
             axes.set_box_aspect((channels, self.batch_size, self.positions), zoom=0.95)
         return Drawn(figure)
