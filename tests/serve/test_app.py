@@ -140,6 +140,14 @@ def test_texts_are_translated_as_by_the_translator(client: TestClient) -> None:
     assert plain.json()["results"][0]["text"] == expected[0]
 
 
+def test_a_request_chooses_the_search(client: TestClient) -> None:
+    search = {"beam_size": 3, "length_penalty": 0.6, "penalty_form": "gnmt", "num_best": 2}
+    answer = client.post("/predict", json={"model": "en-de", "text": ENGLISH[0], **search})
+
+    (expected,) = Translator(small_translator()).translate(ENGLISH[:1], **search)
+    assert answer.json()["results"] == [expected.to_json()]
+
+
 def test_images_are_captioned_as_by_the_captioner_and_given_captions_explained(client: TestClient) -> None:
     answer = client.post("/predict?model=says&beam_size=3&num_best=2", files={"image": picture(8)})
 
@@ -277,6 +285,7 @@ def test_json_that_cannot_be_used_is_refused(
         ("/explain?model=colours&method=guessing", FILE, 422, ["'guessing'"]),
         ("/predict?model=colours&method=relevance", FILE, 422, ["'method'"]),
         ("/predict?model=says&beam_size=1&num_best=2", FILE, 422, ["num_best"]),
+        ("/predict", {"json": {"model": "en-de", "text": "A", "penalty_form": "gmnt"}}, 422, ["gnmt"]),
         ("/predict", {**FILE, "data": {"model": "any", "labels": ""}}, 422, ["no class"]),
         ("/predict", {**FILE, "data": {"model": "any", "labels": "red,red"}}, 422, ["twice"]),
         ("/predict", {**FILE, "data": {"model": "any", "labels": "red,,blue"}}, 422, ["empty"]),

@@ -18,6 +18,7 @@ from vitrail.engines.loading import Source, open_source
 from vitrail.interpret import has_attention
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.models.checkpoint import LoadedModel
+from vitrail.models.decoding import PenaltyForm
 from vitrail.tasks.registry import task_of_model
 
 MOST_BEAMS = 16  # memory and time grow with the beam
@@ -46,6 +47,8 @@ class Options(Config):
     """Translators and captioners only: beam size."""
     length_penalty: float | None = Field(None, ge=-10, le=10, allow_inf_nan=False)
     """Translators only: exponent of the length."""
+    penalty_form: PenaltyForm | None = None
+    """Translators only: what the exponent is of, the length (power) or GNMT's (5 + length) / 6 (gnmt)."""
     num_best: int | None = Field(None, ge=1, le=MOST_BEAMS)
     """Translators and captioners only: number of outputs per input."""
     method: Literal["rollout", "attention", "relevance", "gradient_input"] | None = None

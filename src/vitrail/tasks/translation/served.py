@@ -34,7 +34,7 @@ class ServedTranslator(Servable):
     """Translate texts of one sentence each."""
 
     task = "translation"
-    option_names: tuple[str, ...] = ("beam_size", "length_penalty", "num_best", "target")
+    option_names: tuple[str, ...] = ("beam_size", "length_penalty", "penalty_form", "num_best", "target")
 
     def __init__(self, source: Source, choice: EngineChoice) -> None:
         self.translator = Translator(open_without_engine(source, choice, "translator"))
@@ -56,7 +56,7 @@ class ServedTranslator(Servable):
         return TextWork(given_text(given), options)
 
     def group(self, options: Options) -> Hashable:
-        return (options.beam_size, options.length_penalty, options.num_best)
+        return (options.beam_size, options.length_penalty, options.penalty_form, options.num_best)
 
     def answer(self, works: Sequence[TextWork]) -> Sequence[dict[str, Any] | RefusalError]:
         options = works[0].options
@@ -64,6 +64,7 @@ class ServedTranslator(Servable):
             [work.text for work in works],
             beam_size=options.beam_size,
             length_penalty=options.length_penalty,
+            penalty_form=options.penalty_form,
             num_best=options.num_best or 1,
         )
         return [each.to_json() if each.error is None else _refused(each.error) for each in translations]
