@@ -67,21 +67,37 @@ def explain_files(
     if method is not None and method not in METHODS:
         remedy = did_you_mean(method, METHODS)
         raise ConfigError(f"there is no method {method!r}", expected=" or ".join(METHODS), remedy=remedy)
-    check_output(output, len(paths))
-    explained, errors = explain_readable(paths, explain)
-    if options.layer is not None or options.head is not None:
-        is_chosen = explained[0].reads_patches  # others show attention alone
-        _check_picks(
-            output, explained[0].method_for(method, options.class_name) if is_chosen else "attention"
+    most = MAX_ON_PAGE if is_page(output) else 1 if output.suffix else len(paths)
+    if len(paths) > most:
+        raise ConfigError(
+            f"{len(paths)} images were to be explained in {output}",
+            expected=f"at most {MAX_ON_PAGE} images for a page, and one for a picture",
+            remedy="Name fewer images, or give a folder to write one picture for each",
         )
-    if is_page(output):
-        shown = [each.showing(method, options.class_name) for each in explained]
-        write_explanations(output, shown, title=f"{len(shown)} images" if len(shown) > 1 else None)
-        return WrittenExplanations((output,), tuple(explained), errors)
-    files = picture_files(output, [each.name for each in explained])
-    for each, file in zip(explained, files, strict=True):
-        each.save(file, method, layer=options.layer, head=options.head, class_name=options.class_name)
-    return WrittenExplanations(tuple(files), tuple(explained), errors)
+    explained, errors = [], []
+    for path in paths:
+        try:
+            explained.append(explain(path))
+        except DataError as error:
+            if len(paths) == 1:
+                raise
+            errors.append((str(path), str(error)))
+    if not explained:
+        raise DataError(
+            f"none of {len(paths)} images can be read; the first: {errors[0][1]}",
+            expected="at least one readable image",
+            remedy="Correct the paths",
+        )
+    is_chosen = explained[0].reads_patches  # others show attention alone
+    shown = explained[0].method_for(method, options.class_name) if is_chosen else "attention"
+    if (is_page(output) or shown != "attention") and (options.layer is not None or options.head is not None):
+        where = f"the page {output}, which shows all of them" if is_page(output) else f"the method {shown}"
+        raise ConfigError(
+            f"a layer or a head was named for {where}",
+            expected="pictures of the method attention, which shows one layer",
+            remedy="Choose --method attention and a .png or a folder, or name no layer and no head",
+        )
+    return _write(explained, tuple(errors), options, "images")
 
 
 def explain_texts(
@@ -94,57 +110,39 @@ def explain_texts(
         DataError: a text is empty or too long.
         CheckpointError: the output cannot be written.
     """
-    output = options.output
-    if len(texts) > (MAX_ON_PAGE if is_page(output) else 1):
+    if len(texts) > (MAX_ON_PAGE if is_page(options.output) else 1):
         raise ConfigError(
-            f"{len(texts)} sentences were to be explained in {output}",
+            f"{len(texts)} sentences were to be explained in {options.output}",
             expected=f"at most {MAX_ON_PAGE} sentences for an .html page, and one for a picture",
             remedy="Explain them one by one, or write a page",
         )
-    explained = tuple(explain(text) for text in texts)
-    if len(explained) == 1:
-        explained[0].save(output, layer=options.layer, head=options.head)
-    else:
-        write_explanations(output, explained, title=f"{len(explained)} sentences")
-    return WrittenExplanations((output,), explained, ())
-
-
-def check_output(output: Path, num_images: int) -> None:
-    """Refuse more images than fit on a page or a picture.
-
-    Raises:
-        ConfigError: there are more.
-    """
-    most = MAX_ON_PAGE if is_page(output) else 1 if output.suffix else num_images
-    if num_images > most:
+    explained = [explain(text) for text in texts]
+    if explained[0].part().name == "occlusion" and (options.layer is not None or options.head is not None):
         raise ConfigError(
-            f"{num_images} images were to be explained in {output}",
-            expected=f"at most {MAX_ON_PAGE} images for a page, and one for a picture",
-            remedy="Name fewer images, or give a folder to write one picture for each",
+            "a layer or a head was named for a model without attention",
+            expected="a model with attention, such as a Transformer",
+            remedy="Leave out --layer and --head: the picture shows what each word adds to the label",
         )
+    return _write(explained, (), options._replace(method=None, class_name=None), "sentences")
 
 
-def explain_readable(
-    paths: Sequence[Path], explain: Callable[[Path], Explanation]
-) -> tuple[list[Explanation], tuple[tuple[str, str], ...]]:
-    """Explain the readable images; return name and reason of the others.
-
-    Raises:
-        DataError: none of them can be read.
-    """
-    explained, errors = [], []
-    for path in paths:
-        try:
-            explained.append(explain(path))
-        except DataError as error:
-            errors.append((str(path), str(error)))
-    if not explained:
-        raise DataError(
-            f"none of {len(paths)} images can be read; the first: {errors[0][1]}",
-            expected="at least one readable image",
-            remedy="Correct the paths",
-        )
-    return explained, tuple(errors)
+def _write(
+    explained: Sequence[Explanation],
+    errors: tuple[tuple[str, str], ...],
+    options: ExplainOptions,
+    things: str,
+) -> WrittenExplanations:
+    """Write a page of all, or one picture for each."""
+    output, method, class_name = options.output, options.method, options.class_name
+    if is_page(output):
+        shown = [each.showing(method, class_name) for each in explained]
+        title = f"{len(shown)} {things}" if len(shown) > 1 else None
+        write_explanations(output, shown, title=title)
+        return WrittenExplanations((output,), tuple(explained), errors)
+    files = picture_files(output, [each.name for each in explained]) if things == "images" else [output]
+    for each, file in zip(explained, files, strict=True):
+        each.save(file, method, layer=options.layer, head=options.head, class_name=class_name)
+    return WrittenExplanations(tuple(files), tuple(explained), errors)
 
 
 def picture_files(output: Path, names: Sequence[str], suffix: str = ".png") -> list[Path]:
@@ -165,14 +163,3 @@ def picture_files(output: Path, names: Sequence[str], suffix: str = ".png") -> l
         taken.add(name)
         files.append(output / f"{name}{suffix}")
     return files
-
-
-def _check_picks(output: Path, method: str) -> None:
-    """Refuse a layer or head for methods that show all."""
-    if is_page(output) or method != "attention":
-        shown = f"the page {output}, which shows all of them" if is_page(output) else f"the method {method}"
-        raise ConfigError(
-            f"a layer or a head was named for {shown}",
-            expected="pictures of the method attention, which shows one layer",
-            remedy="Choose --method attention and a .png or a folder, or name no layer and no head",
-        )

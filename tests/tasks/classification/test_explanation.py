@@ -252,7 +252,9 @@ def test_bad_files_are_reported_and_the_others_explained(
     written = write(colours, names, tmp_path / "out.html")
     assert [each.name for each in written.explained] == [str(names[0])]
     assert [name for name, _ in written.errors] == [str(names[1])]
-    with pytest.raises(DataError, match="none of 1 images can be read"):
+    with pytest.raises(DataError, match="none of 2 images can be read"):
+        write(colours, names[1:] * 2, tmp_path / "none.html")
+    with pytest.raises(DataError, match=r"missing\.png does not exist\. Expected an image file"):
         write(colours, names[1:], tmp_path / "none.html")
     assert not (tmp_path / "none.html").exists()
 

@@ -157,12 +157,14 @@ def test_lines_are_labelled_from_the_command_line(reader, tagger, tmp_path, caps
     assert main(["label", run, "x.txt", "--text", "a"]) == 2
 
 
-def test_models_without_attention_are_explained_by_hiding_words(tagger, tmp_path):
+def test_models_without_attention_are_explained_by_hiding_words(tagger, tmp_path, capsys):
     run = tagger[0].folder
     page, picture = tmp_path / "page.html", tmp_path / "words.png"
     assert main(["explain", str(run), "--text", "Ann lives in Oslo", "-o", str(page)]) == 0
     assert main(["explain", str(run), "--text", "Ann lives in Oslo", "-o", str(picture)]) == 0
     assert picture.stat().st_size > 1000
+    assert main(["explain", str(run), "--text", "Ann lives", "--head", "0", "-o", str(picture)]) == 2
+    assert "a model without attention" in capsys.readouterr().err
 
 
 def test_labels_of_the_other_kind_are_refused(reader, tagger, tmp_path):

@@ -21,6 +21,7 @@ from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.rollout import attention_rollout
 from vitrail.interpret.viewer import page, picture
 from vitrail.interpret.viewer.maps import Boxes, Maps, layer_titles
+from vitrail.report.plots import pixel_figure, to_picture
 
 MAP_METHODS = ("rollout", "attention")  # the same for every class
 METHODS = MAP_METHODS + CLASS_METHODS
@@ -29,6 +30,8 @@ NO_ROLLOUT = (
     "rollout. Shown first is the last layer, averaged over its heads and, without a class token, its patches."
 )
 PAGE_HEIGHT_PX = 760  # in a notebook
+OVERLAY_PX = 384  # shorter side that a small picture is enlarged to before drawing
+VECTORS = (".svg", ".pdf")
 
 
 class BeamEntry(NamedTuple):
@@ -90,10 +93,16 @@ class Explanation:
             if name in (None, each.name):
                 return each
         names = [each.name for each in self.maps]
+        if not names:
+            raise ConfigError(
+                "the model has no attention to show",
+                expected="a model with attention, such as a ViT or a Transformer",
+                remedy="Choose another model",
+            )
         raise ConfigError(
-            f"this explanation has no layer of the {name or 'attention'}",
-            expected=" or ".join(names) or "a model with attention",
-            remedy=did_you_mean(name or "", names) if names else "Choose another model",
+            f"this explanation has no layer of the {name}",
+            expected=" or ".join(names),
+            remedy=did_you_mean(name or "", names),
         )
 
     def attention(
@@ -143,6 +152,12 @@ class Explanation:
         if class_name is None:
             return self.first or self.default_method
         return "relevance" if self.suits_relevance else "gradient_input"
+
+    @property
+    def enlarged(self) -> Image.Image:
+        """The picture, larger if it is small, to draw on."""
+        assert self.picture is not None, "an explanation of an image"
+        return enlarge_picture(self.picture, OVERLAY_PX)
 
     @cached_property
     def rollout(self) -> Float[Tensor, "tokens tokens"]:
@@ -256,13 +271,11 @@ class Explanation:
             layer, head, class_name: as in ``attention`` or ``relevance``.
             limits: of the colours of a word or box; by default its own smallest and largest weight.
         """
-        assert self.picture is not None, "an explanation of an image"
-        enlarged = enlarge_picture(self.picture, picture.OVERLAY_PX)
         if self.reads_patches and not isinstance(query, int | tuple):
             values = self.relevance(query, layer=layer, head=head, class_name=class_name)
-            return overlay(enlarged, values.clamp(min=0) if values.min() < 0 else values)
+            return overlay(self.enlarged, values.clamp(min=0) if values.min() < 0 else values)
         asked = 0 if query is None or isinstance(query, str) else query
-        drawn = overlay(enlarged, self.attention(asked, layer=layer, head=head), limits=limits)
+        drawn = overlay(self.enlarged, self.attention(asked, layer=layer, head=head), limits=limits)
         boxes = self.maps[0].queries
         if isinstance(boxes, Boxes) and isinstance(asked, int):
             return draw_boxes(drawn, [picture.drawn_box(boxes, asked, drawn.size)])
@@ -301,7 +314,9 @@ class Explanation:
             method: for classifiers, as in ``relevance``.
             layer, head: index of the only one shown.
         """
-        return picture.still(self, method, layer=layer, head=head, class_name=class_name)
+        if self.reads_patches:
+            return self.overlay(method, layer=layer, head=head, class_name=class_name)
+        return picture.still(self, layer, head)
 
     def save(
         self,
@@ -326,19 +341,24 @@ class Explanation:
         if page.is_page(path):
             page.write_explanations(path, [self.showing(method, class_name)])
             return
-        chosen: dict[str, Any] = {"layer": layer, "head": head, "class_name": class_name}
-        if path.suffix.lower() in (".svg", ".pdf"):
-            atomic_write(path, picture.vector_still(self, path.suffix, method, **chosen))
+        suffix = path.suffix.lower()
+        if suffix in VECTORS and self.picture is None:
+            panels = picture.panels_of(self.maps[0], layer, head)
+            atomic_write(path, picture.draw_alignments(panels, suffix))
             return
-        picture_format = Image.registered_extensions().get(path.suffix.lower())
-        if picture_format not in Image.SAVE:
+        picture_format = Image.registered_extensions().get(suffix)
+        if suffix not in VECTORS and picture_format not in Image.SAVE:
             raise ConfigError(
                 f"{path} has no suffix of a known format",
                 expected="a name that ends in .png, .svg, .pdf, .jpg or .html",
                 remedy="Choose .html for the page with every layer and head",
             )
+        drawn = self.still(method, layer=layer, head=head, class_name=class_name)
+        if suffix in VECTORS:
+            atomic_write(path, to_picture(pixel_figure(drawn), suffix))
+            return
         encoded = io.BytesIO()
-        self.still(method, **chosen).save(encoded, format=picture_format)
+        drawn.save(encoded, format=picture_format)
         atomic_write(path, encoded.getvalue())
 
     def _repr_html_(self) -> str:

@@ -18,7 +18,6 @@ from vitrail.interpret.draw import (
     DrawnBox,
     colour_bar,
     draw_boxes,
-    enlarge_picture,
     in_rows,
     overlay,
     shared_limits,
@@ -31,7 +30,6 @@ from vitrail.report.plots import (
     SOFT,
     inline_svg,
     new_figure,
-    pixel_figure,
     to_picture,
     white_figure,
 )
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
 
     from vitrail.interpret.viewer.explanation import Explanation
 
-OVERLAY_PX = 384  # shorter side that a small picture is enlarged to before drawing
 BOX_COLUMNS, MAX_BOX_TILES, BOX_TILE_PX = 3, 12, 480
 POINT_PX = 7  # radius of the mark of a patch
 WORD_COLUMNS, WORD_TILE_PX, LABEL_PX = 5, 220, 24
@@ -55,21 +52,12 @@ MAX_COLUMNS = 3  # panels of a PNG side by side
 DOTS_PER_INCH = 150
 
 
-def still(
-    explanation: Explanation,
-    method: str | None,
-    *,
-    layer: int | None,
-    head: int | None,
-    class_name: str | None,
-) -> Image.Image:
-    """Draw an explanation as one picture; see ``Explanation.still``."""
-    if explanation.reads_patches:
-        return explanation.overlay(method, layer=layer, head=head, class_name=class_name)
+def still(explanation: Explanation, layer: int | None, head: int | None) -> Image.Image:
+    """Draw what boxes or words were read from as one picture; see ``Explanation.still``."""
     queries, keys = explanation.maps[0].queries, explanation.maps[0].keys
     if isinstance(queries, Boxes):
         count = min(len(queries.texts), MAX_BOX_TILES - 1)
-        enlarged = enlarge_picture(_picture(explanation), OVERLAY_PX)
+        enlarged = explanation.enlarged
         boxes = [drawn_box(queries, box, enlarged.size) for box in range(len(queries.texts))]
         overlays, bar = _overlays(explanation, count, layer, head)
         tiles = [draw_boxes(enlarged, boxes), *overlays]
@@ -83,26 +71,9 @@ def still(
     if isinstance(keys, Grid) and isinstance(queries, Tokens):
         words = queries.texts[:-1]  # all but the end
         overlays, bar = _overlays(explanation, len(words), layer, head)
-        tiles = [_labelled(enlarge_picture(_picture(explanation), OVERLAY_PX), "")]
-        tiles += map(_labelled, overlays, words)
+        tiles = [_labelled(explanation.enlarged, ""), *map(_labelled, overlays, words)]
         return in_rows([in_rows(tiles, WORD_COLUMNS), bar], 1)
-    return Image.open(io.BytesIO(draw_alignments(_panels(explanation.maps[0], layer, head))))
-
-
-def vector_still(
-    explanation: Explanation,
-    suffix: str,
-    method: str | None,
-    *,
-    layer: int | None,
-    head: int | None,
-    class_name: str | None,
-) -> bytes:
-    """Draw an explanation as .svg or .pdf: alignments in lines and letters, images in their pixels."""
-    if explanation.picture is None:
-        return draw_alignments(_panels(explanation.maps[0], layer, head), suffix)
-    drawn = explanation.still(method, layer=layer, head=head, class_name=class_name)
-    return to_picture(pixel_figure(drawn), suffix)
+    return Image.open(io.BytesIO(draw_alignments(panels_of(explanation.maps[0], layer, head))))
 
 
 def _overlays(
@@ -128,7 +99,8 @@ def still_html(explanation: Explanation, number: int) -> str:
     if isinstance(queries, Boxes):
         drawn_picture, title = explanation.overlay(0), escape(", ".join(queries.texts))
     else:
-        drawn_picture = explanation.still(class_name=_first_class(explanation))
+        chosen = (name for method, name in explanation.class_maps if method == explanation.first)
+        drawn_picture = explanation.still(class_name=next(chosen, None))
     longest = STRIP_PX if isinstance(queries, Tokens) else STILL_PX
     uri = picture_uri(drawn_picture, longest=longest)
     shown = f" ({escape(explanation.method_for(None, None))})" if queries is None else ""
@@ -191,7 +163,7 @@ def draw_alignments(panels: Sequence[Panel], suffix: str = ".png") -> bytes:
         return to_picture(figure, suffix, dots_per_inch=DOTS_PER_INCH)
 
 
-def _panels(maps: Maps, layer: int | None, head: int | None) -> list[Panel]:
+def panels_of(maps: Maps, layer: int | None, head: int | None) -> list[Panel]:
     """Return the mean over heads of every layer, or the heads of one layer, or one head."""
     titles = layer_titles(maps.layers)
     if layer is None and head is None:
@@ -203,17 +175,6 @@ def _panels(maps: Maps, layer: int | None, head: int | None) -> list[Panel]:
     num_heads = maps.layers[index].weights.shape[1]
     heads = range(num_heads) if head is None else [checked_index("head", head, num_heads)]
     return [panel_of(maps, index, each, title=f"{titles[index]}, head {each + 1}") for each in heads]
-
-
-def _first_class(explanation: Explanation) -> str | None:
-    """Return the class of a page's still picture: the only chosen one, for a class-specific method."""
-    chosen = [name for method, name in explanation.class_maps if method == explanation.first]
-    return chosen[0] if chosen else None
-
-
-def _picture(explanation: Explanation) -> Image.Image:
-    assert explanation.picture is not None, "an explanation of an image"
-    return explanation.picture
 
 
 def _from_middles(explanation: Explanation, enlarged: Image.Image) -> Image.Image:
@@ -250,7 +211,6 @@ def drawn_box(boxes: Boxes, box: int, size: tuple[int, int]) -> DrawnBox:
 
 
 def _labelled(picture: Image.Image, text: str) -> Image.Image:
-    """Resize a picture to a tile with a text above it."""
     picture = picture.convert("RGB")
     picture.thumbnail((WORD_TILE_PX, WORD_TILE_PX), Image.Resampling.LANCZOS)
     tile = Image.new("RGB", (WORD_TILE_PX, picture.height + LABEL_PX), "white")
@@ -289,13 +249,13 @@ def _draw(axes: Axes, panel: Panel, *, ink: str | None) -> None:
 
 
 def _size(panel: Panel) -> tuple[float, float]:
-    """Return width and height in inches that fit every cell."""
     left, top = (
         CHARACTER_INCH * max((len(label) for label in _labels(pieces)), default=0) + 0.15
         for pieces in (panel.rows, panel.columns)
     )
+    cells = max(CELL_INCH * len(panel.columns), CHARACTER_INCH * len(panel.title))  # the title is above them
     title = 0.25 if panel.title else 0.0
-    return (left + CELL_INCH * len(panel.columns) + 0.15, top + title + CELL_INCH * len(panel.rows) + 0.15)
+    return (left + cells + 0.15, top + title + CELL_INCH * len(panel.rows) + 0.15)
 
 
 def _labels(pieces: Sequence[str]) -> list[str]:
