@@ -62,21 +62,21 @@ class Attributions:
     def _compute(self, method: str, label: int) -> Tensor:
         labels = torch.tensor([label], device=self.image.device)
         size = (self.image.shape[-2], self.image.shape[-1])
-        if method == "relevance":
-            found = class_relevance(self.model, self.image, labels)[0]
-            return spread_patches(found, fit_grid((found.shape[0], found.shape[1]), LONGEST_GRID))
-        by_pixel = {"gradient_input": gradient_input, "integrated_gradients": integrated_gradients}
-        if method in by_pixel:
-            return spread_patches(
-                by_pixel[method](self.model, self.image, labels)[0], fit_grid(size, LONGEST_GRID)
-            )
         if method == "occlusion":
             return occlusion(self.model, self.image, label, fit_grid(size, LONGEST_COVERED))
-        raise ConfigError(
-            f"there is no method {method!r}",
-            expected=" or ".join(CLASS_METHODS),
-            remedy=did_you_mean(method, CLASS_METHODS),
-        )
+        by_gradients = {
+            "relevance": class_relevance,
+            "gradient_input": gradient_input,
+            "integrated_gradients": integrated_gradients,
+        }
+        if method not in by_gradients:
+            raise ConfigError(
+                f"there is no method {method!r}",
+                expected=" or ".join(CLASS_METHODS),
+                remedy=did_you_mean(method, CLASS_METHODS),
+            )
+        (found,) = by_gradients[method](self.model, self.image, labels)
+        return spread_patches(found, fit_grid(tuple(found.shape), LONGEST_GRID))
 
     def _number(self, class_name: str) -> int:
         if class_name not in self._class_names:

@@ -315,7 +315,6 @@ def _outline(
 
 
 def _dashes(corners: Rectangle, line: int) -> Iterator[Rectangle]:
-    """Yield the dashes along the inner side of a box."""
     left, top, right, bottom = corners
     dash, step = 4 * line + 1, 7 * line + 1
     for x in range(left, right + 1, step):
@@ -369,7 +368,6 @@ def _candidates(corners: Rectangle, plate: tuple[int, int], line: int) -> list[t
 
 
 def _within(corner: tuple[int, int], plate: tuple[int, int], size: tuple[int, int]) -> Rectangle:
-    """Move a plate into the picture and return its corners."""
     left = max(0, min(corner[0], size[0] - plate[0] - 1))
     top = max(0, min(corner[1], size[1] - plate[1] - 1))
     return left, top, left + plate[0], top + plate[1]

@@ -113,7 +113,6 @@ def head_entropy(weights: Float[Tensor, "batch heads queries keys"]) -> Float[Te
 def _centres(
     grid: tuple[int, int], extent: tuple[float, float], device: torch.device
 ) -> Float[Tensor, "patches 2"]:
-    """Return row and column of each patch's centre in an image."""
     sides = [
         (torch.arange(count, device=device) + 0.5) * (length / count)
         for count, length in zip(grid, extent, strict=True)
@@ -151,8 +150,13 @@ class HeadMeter:
         self._rows.clear()
         with record_attention(model, keep=self._take):
             yield
-        self._compare()
         self.num_samples += 1
+        pairs = combinations_with_replacement(self._rows.items(), 2)
+        for (layer, (tokens, rows)), (other, (other_tokens, other_rows)) in pairs:
+            if tokens == other_tokens:
+                former, count = self._overlaps.get((layer, other), (torch.zeros(()), 0))
+                overlap = head_overlap(rows, other_rows).double().cpu()
+                self._overlaps[layer, other] = (former + overlap, count + 1)
 
     def layers(self) -> tuple[LayerHeads, ...]:
         """Return the means of each layer, in order of execution."""
@@ -194,16 +198,10 @@ class HeadMeter:
             sums.distance = sums.distance + distance.sum(dim=0).double().cpu()
             sums.has_distance = True
         tokens = (recorded.kind, recorded.grid, recorded.query_grid, tuple(weights.shape[-2:]))
-        self._rows.setdefault(recorded.layer, (tokens, _spread_rows(weights)))
-
-    def _compare(self) -> None:
-        """Add the overlaps of all pairs of layers with the same tokens in this sample."""
-        pairs = combinations_with_replacement(self._rows.items(), 2)
-        for (layer, (tokens, rows)), (other, (other_tokens, other_rows)) in pairs:
-            if tokens == other_tokens:
-                former, count = self._overlaps.get((layer, other), (torch.zeros(()), 0))
-                overlap = head_overlap(rows, other_rows).double().cpu()
-                self._overlaps[layer, other] = (former + overlap, count + 1)
+        num_queries = weights.shape[-2]
+        chosen = torch.linspace(0, num_queries - 1, min(SIMILAR_QUERIES, num_queries)).round().long()
+        rows = weights[0][:, chosen.to(weights.device)].transpose(0, 1).clone()  # rows heads keys
+        self._rows.setdefault(recorded.layer, (tokens, rows))
 
     def _join(self, group: list[str]) -> HeadGroup:
         blocks = [torch.cat([self._mean_overlap(layer, other) for other in group], dim=1) for layer in group]
@@ -234,13 +232,6 @@ class _Sums:
             tuple((self.entropy / self.count).tolist()),
             self.most_entropy / self.count,
         )
-
-
-def _spread_rows(weights: Float[Tensor, "batch heads queries keys"]) -> Float[Tensor, "rows heads keys"]:
-    """Keep the rows of evenly spaced queries of the first sample."""
-    num_queries = weights.shape[-2]
-    chosen = torch.linspace(0, num_queries - 1, min(SIMILAR_QUERIES, num_queries)).round().long()
-    return weights[0][:, chosen.to(weights.device)].transpose(0, 1).clone()
 
 
 CLASS_TOKEN = 0

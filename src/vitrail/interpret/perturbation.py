@@ -124,7 +124,9 @@ def perturb(
         num_steps: of each series.
         seed: of the order of ties.
     """
-    order = _descending(relevance.flatten(), seed)
+    drawn = torch.randperm(relevance.numel(), generator=torch.Generator().manual_seed(seed))
+    values = relevance.detach().flatten().float().cpu()
+    order = drawn[values[drawn].argsort(descending=True, stable=True)]
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order))
     counts = torch.tensor([round(share * len(order)) for share in curve_shares(len(order), num_steps)])
@@ -165,13 +167,6 @@ def compare_areas(
         for name, values in areas.items()
         if name != reference
     }
-
-
-def _descending(values: Tensor, seed: int) -> Tensor:
-    """Return indices in descending order, ties at random."""
-    drawn = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
-    values = values.detach().float().cpu()
-    return drawn[values[drawn].argsort(descending=True, stable=True)]
 
 
 RANDOM = "random"

@@ -244,13 +244,11 @@ class _Recorder:
         self.patches: PatchIndices | None = None
 
     def see_input(self, layer: nn.Module, given: tuple[Any, ...], options: Mapping[str, object]) -> None:
-        """Receive the input of the layer, before its forward pass."""
         self.x, context = given[0].flatten(1, -2), options.get("context")
         if isinstance(context, Tensor):
             self.context = context
 
     def see_context(self, projection: nn.Module, given: tuple[Tensor, ...]) -> None:
-        """Receive the input of the projection to keys and values."""
         self.context = given[0]
 
     @torch.no_grad()

@@ -62,10 +62,16 @@ def class_relevance(
         # A copy, as the images may be from inference mode; gradients of a frozen model start at them.
         given = images.detach().clone().requires_grad_()
         layers: list[_Attention] = []
-        taps = tapped(tapped_layers(model), lambda name: _Tap(layers, name))
+        taps = tapped(tapped_layers(model), lambda name: _Tap(layers, name, model))
         with taps, _watch_last_tokens(model) as read, uncompiled():
             scores = model(given).gather(1, labels.clone()[:, None])
-        _check(model, layers)
+        ran = {layer.name for layer in layers}
+        if silent := [name for name in tapped_layers(model) if name not in ran]:
+            raise ConfigError(
+                f"layer {silent[0]!r} of this model mixes its tokens without attention",
+                expected="a model whose layers all attend, such as a ViT, Swin, PVT or MViT",
+                remedy="Choose the method gradient_input or occlusion, which suit every model",
+            )
         tokens = read[-1]
         gradients = torch.autograd.grad(scores.sum(), [tokens, *(layer.result for layer in layers)])
     last = layers[-1]
@@ -117,42 +123,24 @@ def start_relevance(gradient: Float[Tensor, "batch tokens dim"]) -> Float[Tensor
 
 
 class _Attention(NamedTuple):
-    """What one layer did in one forward pass."""
+    """What one layer of attention between patches did in one forward pass."""
 
     name: str
     weights: Float[Tensor, "batch_windows heads queries keys"]
     value: Float[Tensor, "batch_windows heads keys dim"]
     result: Float[Tensor, "batch_windows heads queries dim"]
-    kind: str
-    grids: TokenGrids | None
-
-    @property
-    def query_grid(self) -> tuple[int, int]:
-        """Rows and columns of its patches."""
-        assert self.grids is not None, "checked"
-        assert self.grids.queries is not None, "checked"
-        return self.grids.queries
-
-    @property
-    def key_grid(self) -> tuple[int, int]:
-        assert self.grids is not None, "checked"
-        return self.grids.keys
-
-    @property
-    def num_prefix(self) -> int:
-        """Tokens before the patches; windows have none."""
-        if self.grids is not None and self.grids.windows is not None:
-            return 0
-        return self.result.shape[-2] - math.prod(self.query_grid)
+    query_grid: tuple[int, int]
+    key_grid: tuple[int, int]
+    windows: tuple[Tensor, Tensor] | None
+    num_prefix: int
+    """Tokens before the patches; windows have none."""
 
 
 def _pull(edges: Tensor, relevance: Tensor, layer: _Attention) -> Float[Tensor, "batch keys"]:
-    """Propagate the queries' relevance to the keys."""
-    assert layer.grids is not None
-    if layer.grids.windows is None:
+    if layer.windows is None:
         return torch.einsum("bq,bqk->bk", relevance, edges)
-    query_patches, key_patches = layer.grids.windows
-    num_keys = math.prod(layer.grids.keys)
+    query_patches, key_patches = layer.windows
+    num_keys = math.prod(layer.key_grid)
     asked = F.pad(relevance, (0, 1))[:, query_patches]  # -1, of padding, is the zero at the end
     pulled = torch.einsum("bwq,bwqk->bwk", asked, edges.unflatten(0, (len(relevance), -1)))
     targets = key_patches.where(key_patches >= 0, num_keys).flatten()
@@ -172,8 +160,8 @@ def _carry(values: Tensor, grid: tuple[int, int], target: tuple[int, int], num_p
 class _Tap:
     """Records each forward pass's attention inputs and outputs of a layer."""
 
-    def __init__(self, layers: list[_Attention], name: str) -> None:
-        self.layers, self.name = layers, name
+    def __init__(self, layers: list[_Attention], name: str, model: nn.Module) -> None:
+        self.layers, self.name, self.model = layers, name, model
         self.weights: tuple[Tensor, str, TokenGrids | None] | None = None
 
     @torch.no_grad()
@@ -190,7 +178,10 @@ class _Tap:
     def take_result(self, value: Tensor, result: Tensor) -> None:
         assert self.weights is not None, "weights come first"
         weights, kind, grids = self.weights
-        self.layers.append(_Attention(self.name, weights, value, result, kind, grids))
+        if kind == "cross" or grids is None or grids.queries is None:
+            raise _not_an_image_model(self.model)
+        num_prefix = 0 if grids.windows is not None else result.shape[-2] - math.prod(grids.queries)
+        self.layers.append(_Attention(self.name, weights, value, result, *grids, num_prefix))
 
 
 @contextmanager
@@ -209,24 +200,9 @@ def _watch_last_tokens(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _as_tokens(x: Tensor) -> Float[Tensor, "batch tokens dim"]:
-    """View a map, tokens, or one token per image as tokens."""
     if x.ndim == 4:
         return x.flatten(2).transpose(1, 2)
     return x[:, None] if x.ndim == 2 else x
-
-
-def _check(model: nn.Module, layers: list[_Attention]) -> None:
-    ran = {layer.name for layer in layers}
-    silent = [name for name in tapped_layers(model) if name not in ran]
-    if silent:
-        raise ConfigError(
-            f"layer {silent[0]!r} of this model mixes its tokens without attention",
-            expected="a model whose layers all attend, such as a ViT, Swin, PVT or MViT",
-            remedy="Choose the method gradient_input or occlusion, which suit every model",
-        )
-    for layer in layers:
-        if layer.kind == "cross" or layer.grids is None or layer.grids.queries is None:
-            raise _not_an_image_model(model)
 
 
 def _not_an_image_model(model: nn.Module) -> ConfigError:

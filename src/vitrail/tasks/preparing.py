@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError, DataError
@@ -81,8 +81,8 @@ def prepare(
     parts = task.assemble(experiment, dataset, settled.files)
     if asked.train.is_given("steps"):
         return Prepared(task, parts, verdict, experiment, choices)
-    plan = plan_steps(experiment, parts, budget, processes)
-    return Prepared(task, parts, verdict, plan.experiment, (*choices, plan.choice), ends_at=plan.ends_at)
+    planned, choice, ends_at = plan_steps(experiment, parts, budget, processes)
+    return Prepared(task, parts, verdict, planned, (*choices, choice), ends_at=ends_at)
 
 
 def open_as(experiment: Experiment, processes: Processes) -> tuple[Any, Verdict]:
@@ -131,7 +131,6 @@ def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -
 def _choose(
     task: Task, dataset: Any, asked: Experiment, model: ModelRequest, budget_s: float
 ) -> tuple[Settled, list[Choice]]:
-    """Return the experiment and every choice in it."""
     _check_model(task, dataset, model.name)
     experiment, choices = task.choose(dataset, asked, model, budget_s)
     chosen = experiment.model_copy(update={"model": model.apply(experiment.model)})
@@ -139,7 +138,6 @@ def _choose(
 
 
 def _check_model(task: Task, dataset: Any, name: str | None) -> None:
-    """Refuse a model of another task."""
     config = None if name is None else MODELS.get(name)
     if config is None or isinstance(config, task.models):
         return
@@ -175,18 +173,10 @@ class Budget:
         return format_duration(self.seconds) + ("" if self.given_s else ", the default budget")
 
 
-class Plan(NamedTuple):
-    """An experiment with a number of steps."""
-
-    experiment: Experiment
-    """Including steps and budget."""
-    choice: Choice
-    ends_at: float | None
-    """Deadline of the last step on ``time.monotonic``, if there is one."""
-
-
-def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: Processes) -> Plan:
-    """Measure a few steps and plan as many as the budget allows.
+def plan_steps(
+    experiment: Experiment, parts: Parts, budget: Budget, processes: Processes
+) -> tuple[Experiment, Choice, float | None]:
+    """Measure a few steps and plan as many as the budget allows; also return the deadline, if there is one.
 
     Args:
         experiment: everything but the number of steps.
@@ -223,10 +213,6 @@ def plan_steps(experiment: Experiment, parts: Parts, budget: Budget, processes: 
     epochs, rate = fitted / per_epoch, settings.batch_size / times.step_s
     few = "" if epochs >= FEW_EPOCHS else ", too few to learn much: give a longer budget"
     reason = f"{budget} at {rate:.0f} {parts.unit}/s, less start and report: {epochs:.1f} epochs{few}"
-    return Plan(
-        experiment.model_copy(
-            update={"train": settings.model_copy(update={"steps": fitted}), "budget_s": budget.seconds}
-        ),
-        Choice("train.steps", str(fitted), reason),
-        ends_at=ends_at if fitted == steps else None,
-    )
+    train = settings.model_copy(update={"steps": fitted})
+    planned = experiment.model_copy(update={"train": train, "budget_s": budget.seconds})
+    return planned, Choice("train.steps", str(fitted), reason), ends_at if fitted == steps else None

@@ -149,11 +149,6 @@ def train(
         seed=seed,
         dry_run=dry_run,
     )
-    return _carry_out(request, on_event)
-
-
-def _carry_out(request: Request, on_event: OnPipelineEvent) -> TrainedRun | Prepared:
-    """Carry out a request, in every process."""
     with join_processes() as processes:
         tell = on_event if processes.is_first else ignore
         if request.resume is not None:
@@ -164,7 +159,6 @@ def _carry_out(request: Request, on_event: OnPipelineEvent) -> TrainedRun | Prep
 
 
 def _start(prepared: Prepared, request: Request, processes: Processes, tell: OnPipelineEvent) -> TrainedRun:
-    """Create the run directory of an experiment, and fill it."""
 
     def create() -> Run:
         choices = [choice._asdict() for choice in prepared.choices]
@@ -181,7 +175,6 @@ def _start(prepared: Prepared, request: Request, processes: Processes, tell: OnP
 
 
 def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> TrainedRun:
-    """Continue a run from its newest checkpoint."""
     request.check_resumed()
     run = open_run(str(request.resume))
     stored = run.experiment.data.source
@@ -283,24 +276,22 @@ def write_results(run: Run, parts: Parts, model: nn.Module, report: Report, elap
 
 def _record_of(run: Run, report: Report) -> RunRecord:
     settings, source = run.experiment, shlex.quote(run.experiment.data.source)
-    choices = _read_json(run.path / "choices.json", [])
+    choices = []
+    for choice in _read_json(run.path / "choices.json", []):
+        setting, value, reason = choice["setting"], choice["value"], choice["reason"]
+        if setting == "train.steps" and settings.train.replans:  # as many as were trained
+            value, reason = str(settings.train.replans[-1].steps), f"{value} planned at first: {reason}"
+        choices.append((setting, value, reason))
     return RunRecord(
         title=f"{settings.model.name} on {Path(settings.data.source).name}",
         report=report,
         command=f"vitrail train {source} --config {shlex.quote(str(run.path / 'config.json'))}",
-        choices=[_as_it_went(settings.train, **choice) for choice in choices],
+        choices=choices,
         verdict_lines=_read_json(run.path / "verdict.json", {"lines": []})["lines"],
         metrics_path=run.path / "metrics.jsonl",
         environment=_read_json(run.path / "environment.json", {}),
         experiment=settings.model_dump(mode="json"),
     )
-
-
-def _as_it_went(train: TrainSettings, setting: str, value: str, reason: str) -> tuple[str, str, str]:
-    """Return a row of the choices, with the number of steps actually trained."""
-    if setting == "train.steps" and train.replans:
-        value, reason = str(train.replans[-1].steps), f"{value} planned at first: {reason}"
-    return setting, value, reason
 
 
 def _read_json(path: Path, default: Any) -> Any:

@@ -35,7 +35,6 @@ ONE_LAYER = ("rollout",)  # one-head maps, whose mean is all there is
 
 
 def is_page(path: Path) -> bool:
-    """Return whether a file name is a page's."""
     return path.suffix.lower() in (".html", ".htm")
 
 
@@ -102,16 +101,16 @@ def explanation_data(explanation: Explanation, max_bytes: int | None = None) -> 
 
 
 def _view_data(maps: Maps, max_layer_bytes: int) -> dict[str, Any]:
-    titles = layer_titles(maps.shown)
+    layers = [
+        _layer_data(maps, recorded, title, 0 if maps.name in ONE_LAYER else max_layer_bytes)
+        for recorded, title in zip(maps.shown, layer_titles(maps.shown), strict=True)
+    ]
     return {
         "name": maps.name,
         "title": maps.title,
         "queries": _side_data(maps.queries),
         "keys": _side_data(maps.keys),
-        "layers": [
-            _layer_data(maps, recorded, title, 0 if maps.name in ONE_LAYER else max_layer_bytes)
-            for recorded, title in zip(maps.shown, titles, strict=True)
-        ],
+        "layers": layers,
         "first": maps.first % len(maps.shown),
         "note": maps.note,
         "steps": list(maps.steps),
@@ -133,59 +132,52 @@ def _layer_data(maps: Maps, recorded: AttentionMap, title: str, max_bytes: int) 
     # Heads of a layer share their colours, and so do words. Patches and boxes are too unequal.
     is_words = isinstance(maps.queries, Tokens)
     rows = {"mean": (weights.mean(axis=0), (0,) * is_words), "heads": (weights, (0, 1)[: 1 + is_words])}
-    reader = None
-    if maps.reader is not None:
-        read = maps.read(recorded.weights[0], recorded).float().numpy()
-        rows |= {"readMean": (read.mean(axis=0), ()), "readHeads": (read, (0,))}
-        reader = READER_NAMES[maps.reader_of(recorded)]
-    if isinstance(maps.keys, Tokens):  # a weight between tokens is shown as a number
-        encoded = {name: _encode(roots(values)) for name, (values, _) in rows.items()}
-    else:
-        encoded = {name: _encode(quantise(values, shared)) for name, (values, shared) in rows.items()}
-    size = (len(encoded["mean"]) + len(encoded["heads"])) * 3 // 4
-    if not 0 < size <= max_bytes:
-        del encoded["heads"]
-    return {
+    data: dict[str, Any] = {
         "name": recorded.layer,
         "title": title,
         "grid": recorded.grid,
         "queryGrid": recorded.query_grid,
-        "numHeads": len(weights),
-        "reader": reader,
-        "scales": {name: _scale(values, shared) for name, (values, shared) in rows.items()},
-        **dict.fromkeys(("mean", "heads", "readMean", "readHeads")),
-        **encoded,
+        "reader": None if maps.reader is None else READER_NAMES[maps.reader_of(recorded)],
     }
+    if maps.reader is not None:
+        read = maps.read(recorded.weights[0], recorded).float().numpy()
+        rows |= {"readMean": (read.mean(axis=0), ()), "readHeads": (read, (0,))}
+    # A weight between tokens is shown as a number.
+    data |= _encoded_rows(rows, num_heads=len(weights), are_numbers=isinstance(maps.keys, Tokens))
+    if not 0 < (len(data["mean"]) + len(data["heads"])) * 3 // 4 <= max_bytes:
+        data["heads"] = None
+    return data
 
 
 def _class_data(method: str, class_name: str, values: Float[Tensor, "rows columns"]) -> dict[str, Any]:
     """Return a class-specific map as a layer without heads and queries."""
     words = "gradient times input" if method == "gradient_input" else method.replace("_", " ")
-    shown = values.clamp(min=0).flatten().float().numpy()
-    layer = {
-        "name": method,
-        "title": words,
-        "grid": list(values.shape),
-        "queryGrid": None,
-        "numHeads": 0,
-        "mean": None,
-        "heads": None,
-        "reader": class_name,
-        "readMean": _encode(quantise(shown)),
-        "readHeads": None,
-        "scales": {"readMean": _scale(shown, ())},
-    }
+    rows = {"readMean": (values.clamp(min=0).flatten().float().numpy(), ())}
+    layer = {"name": method, "title": words, "grid": list(values.shape), "queryGrid": None}
     return {
         "name": method,
         "className": class_name,
         "title": f"{words}: {class_name}",
         "queries": None,
         "keys": {"kind": "grid"},
-        "layers": [layer],
+        "layers": [layer | {"reader": class_name} | _encoded_rows(rows)],
         "first": 0,
         "note": "",
         "steps": [],
     }
+
+
+def _encoded_rows(
+    rows: dict[str, tuple[np.ndarray, tuple[int, ...]]], *, num_heads: int = 0, are_numbers: bool = False
+) -> dict[str, Any]:
+    """Encode the rows of a layer, each with the axes that share one scale; what a layer lacks is None."""
+    encoded = {
+        name: _encode(roots(values) if are_numbers else quantise(values, shared))
+        for name, (values, shared) in rows.items()
+    }
+    scales = {name: _scale(values, shared) for name, (values, shared) in rows.items()}
+    fields = dict.fromkeys(("mean", "heads", "readMean", "readHeads"))
+    return {"numHeads": num_heads, "scales": scales, **fields, **encoded}
 
 
 def quantise(
@@ -217,5 +209,4 @@ def roots(weights: Float[np.ndarray, "*rows keys"]) -> UInt8[np.ndarray, "*rows 
 
 
 def _encode(values: UInt8[np.ndarray, "*axes"]) -> str:
-    """Compress bytes and encode them as ASCII."""
     return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 9)).decode()

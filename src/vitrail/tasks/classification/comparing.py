@@ -75,9 +75,12 @@ class BalancedAccuracy(ComparisonMetric):
         self, runs: Sequence[Answers], num_resamples: int
     ) -> Float64[np.ndarray, " {num_resamples}"]:
         labels, shares = runs[0].labels, np.mean([run.is_right for run in runs], axis=0)
-        return np.array(
-            [_mean_of_classes(labels[drawn], shares[drawn]) for drawn in resample(len(labels), num_resamples)]
-        )
+        means = []
+        for drawn in resample(len(labels), num_resamples):
+            counts = np.bincount(labels[drawn])
+            sums = np.bincount(labels[drawn], weights=shares[drawn])
+            means.append((sums[counts > 0] / counts[counts > 0]).mean())
+        return np.array(means)
 
 
 ACCURACY = Accuracy()
@@ -89,9 +92,3 @@ def comparison_metric(source: str) -> ComparisonMetric:
     """Return the metric that classifiers of a data set are compared by."""
     benchmark = benchmark_of(source)
     return ACCURACY if benchmark is None else PUBLISHED.get(benchmark.metric, ACCURACY)
-
-
-def _mean_of_classes(labels: Int64[np.ndarray, " n"], shares: Float64[np.ndarray, " n"]) -> float:
-    counts = np.bincount(labels)
-    sums = np.bincount(labels, weights=shares)
-    return float((sums[counts > 0] / counts[counts > 0]).mean())

@@ -12,7 +12,6 @@ from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.attribution import LONGEST_GRID, Attributions
 from vitrail.interpret.draw import to_picture
 from vitrail.interpret.grids import coarsen
-from vitrail.interpret.rollout import Reader
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Grid, Maps
 
@@ -45,6 +44,9 @@ def explain_image(
         for each in recorded
         if each.grid is not None and each.query_grid is not None and each.kind != "cross"
     )
+    # Models with selectable pooling have the setting; the others use their class token.
+    usual = "class" if getattr(model, "num_prefix", 0) > 0 else "mean"
+    is_class = getattr(getattr(model, "config", None), "pool", usual) == "class"
     best = probabilities.topk(min(top, len(class_names)))
     numbers, shares = best.indices.tolist(), best.values.tolist()
     maps = Maps(
@@ -53,7 +55,7 @@ def explain_image(
         layers=layers,
         queries=Grid(),
         keys=Grid(),
-        reader=_reader(model),
+        reader="class" if is_class else "mean",
     )
     return Explanation(
         name=name,
@@ -63,10 +65,3 @@ def explain_image(
         maps=(maps,) if layers else (),
         attributions=Attributions(model, image, class_names=class_names, label=numbers[0]),
     )
-
-
-def _reader(model: nn.Module) -> Reader:
-    # Models with selectable pooling have the setting; the others use their class token.
-    has_token = getattr(model, "num_prefix", 0) > 0
-    pool = getattr(getattr(model, "config", None), "pool", "class" if has_token else "mean")
-    return "class" if pool == "class" else "mean"

@@ -19,7 +19,7 @@ from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import about, number_of
 from vitrail.data.formats import HUB_NAME, HUB_PREFIX, RawDataset, damaged, format_of
 from vitrail.data.settings import DataSettings
-from vitrail.data.splits import Indices, divide, stratified_split
+from vitrail.data.splits import divide, stratified_split
 from vitrail.data.tables import tell_tables
 from vitrail.tasks.classification.benchmark_reading import read_benchmark
 from vitrail.tasks.classification.benchmarks import BENCHMARKS, benchmark_of
@@ -137,7 +137,9 @@ def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDatase
         (*raw.findings, *absent),
         settings,
         empty=ImageSplit([], np.zeros(0, dtype=np.int64), []),
-        hold_out=_draw,
+        hold_out=lambda train, fraction, seed, max_held: stratified_split(
+            train.labels, fraction, seed=seed, max_held=max_held
+        ),
         drawn=", stratified",
     )
     return ImageDataset(
@@ -147,10 +149,6 @@ def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDatase
         upright=are_characters(raw.class_names) if raw.upright is None else raw.upright,
         **divided,
     )
-
-
-def _draw(train: ImageSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
-    return stratified_split(train.labels, fraction, seed=seed, max_held=max_held)
 
 
 class Packaged(NamedTuple):

@@ -215,7 +215,6 @@ class Predictor(ImageClassifier):
         return logits.softmax(dim=-1)
 
     def _calibrate(self, images: ImageInput | Iterable[ImageInput]) -> list[tuple[Tensor, ...]]:
-        """Return calibration images as batches for an engine."""
         pixels = [self.read(image) for _, image in name_inputs(images)]
         parts = chunks_of(pixels, self.batch_size)
         return [(self.preprocessing.normalise(torch.stack([*part])),) for part in parts]

@@ -110,7 +110,6 @@ def _check_order(dataset: ImageDataset, predicted: Sequence[str]) -> None:
 
 
 def _numbers(images: ImageSplit, indices: Iterable[int]) -> list[int]:
-    """Return the published number of each image."""
     found = []
     for index in indices:
         number = validation_number(images.names[index])

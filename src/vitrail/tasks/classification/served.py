@@ -34,10 +34,12 @@ class ImageWork(NamedTuple):
     top: int
     method: str | None = None
     class_name: str | None = None
+    labels: tuple[str, ...] = ()
+    """CLIP only: the candidate names."""
 
 
-def classify_works(classifier: ImageClassifier, works: Sequence[Any]) -> Sequence[dict[str, Any]]:
-    """Return the most probable classes of prepared images, each with a name, its pixels and a ``top``."""
+def classify_works(classifier: ImageClassifier, works: Sequence[ImageWork]) -> Sequence[dict[str, Any]]:
+    """Return the most probable classes of prepared images."""
     probabilities = classifier.classify(torch.stack([work.pixels for work in works]))
     return [
         Prediction.most_probable(work.name, row, classifier.class_names, work.top).to_json()

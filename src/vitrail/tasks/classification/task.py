@@ -229,7 +229,6 @@ def _prepare_preprocessing(
 
 
 def _match_classes(dataset: ImageDataset, split: ImageSplit, class_names: list[str]) -> ImageSplit:
-    """Renumber the labels in the model's class order."""
     benchmark = benchmark_of(dataset.source)
     num_classes = {len(dataset.class_names), len(class_names), benchmark.num_classes if benchmark else 0}
     if num_classes == {IMAGENET_CLASSES} and not set(dataset.class_names) <= set(class_names):

@@ -82,19 +82,15 @@ def write_retrieval_report(path: Path, record: RunRecord, found: Sequence[Found]
         (f"{scores['text_to_image_r1']:.1%}", "image found first", "by a caption"),
         (f"{scores['image_to_text_r1']:.1%}", "caption found first", "by an image"),
     ]
+    header = ("searched", *(f"first {depth}" for depth in DEPTHS))
+    rows = [(name, *(f"{scores[f'{way}_r{depth}']:.1%}" for depth in DEPTHS)) for way, name in WAYS]
     parts = [
         headline(record, entries),
-        section("Recall", _recalls(scores), RECALL_NOTE),
+        section("Recall", table(header, rows, numbers=frozenset({1, 2, 3})), RECALL_NOTE),
         _examples(found),
         training_section(history, score=history.mean_recall, score_name="validation mean recall", note=""),
     ]
     write_run_page(path, record, parts, style=STYLE)
-
-
-def _recalls(scores: dict[str, float]) -> str:
-    header = ("searched", *(f"first {depth}" for depth in DEPTHS))
-    rows = [(name, *(f"{scores[f'{way}_r{depth}']:.1%}" for depth in DEPTHS)) for way, name in WAYS]
-    return table(header, rows, numbers=frozenset({1, 2, 3}))
 
 
 def _examples(found: Sequence[Found]) -> str:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import UInt8
-from torch import Tensor
 
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.tasks.classification.served import USUAL_TOP, classify_works
+from vitrail.tasks.classification.served import USUAL_TOP, ImageWork, classify_works
 from vitrail.tasks.contrastive.explanation import explain_pixels
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, check_names
@@ -30,15 +28,6 @@ from vitrail.tasks.serving import (
 
 MOST_LABELS = 1000
 LISTS_KEPT = 32  # label lists whose embeddings are cached
-
-
-class ZeroShotWork(NamedTuple):
-    """One prepared image, and the candidate names."""
-
-    name: str
-    pixels: UInt8[Tensor, "3 height width"]
-    labels: tuple[str, ...]
-    top: int
 
 
 class ServedCLIP(Servable):
@@ -63,19 +52,19 @@ class ServedCLIP(Servable):
         size = self.encoder.preprocessing.image_size
         self.encoder.embed_pixels(torch.zeros(num_inputs, 3, *size, dtype=torch.uint8))
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> ZeroShotWork:
+    def read(self, given: Given, options: Options, max_pixels: int) -> ImageWork:
         labels = read_labels(options.labels)
         content = image_content(given, max_pixels)
         pixels = self.encoder.preprocessing.read(content, name=given.name)
-        return ZeroShotWork(given.name, pixels, labels, options.top or USUAL_TOP)
+        return ImageWork(given.name, pixels, options.top or USUAL_TOP, labels=labels)
 
     def group(self, options: Options) -> Hashable:
         return options.labels
 
-    def answer(self, works: Sequence[ZeroShotWork]) -> Sequence[dict[str, Any]]:
+    def answer(self, works: Sequence[ImageWork]) -> Sequence[dict[str, Any]]:
         return classify_works(self._classifier(works[0].labels), works)
 
-    def explain(self, work: ZeroShotWork) -> Explanation:
+    def explain(self, work: ImageWork) -> Explanation:
         """Compare one image with the names, and record the image regions behind each."""
         vectors = self._classifier(work.labels).class_embeddings
         explained = explain_pixels(self.encoder, work.pixels, work.name, work.labels, vectors)

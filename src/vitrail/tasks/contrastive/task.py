@@ -16,7 +16,6 @@ from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import sample_images
 from vitrail.data.text.subwords import (
     SentencePieceSubwords,
-    Subwords,
     vocabulary_from_files,
     vocabulary_to_files,
 )
@@ -94,7 +93,10 @@ class ContrastiveTask(Task):
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         if pretrained is not None:
             return Settled(experiment, dict(pretrained.files))
-        subwords = _learn_subwords(experiment.data, dataset)
+        data = experiment.data
+        prepare = ImageTextPreprocessing(image_size=data.image_size, lower_case=data.lower_case).prepare
+        texts = [text for captions in dataset.train.captions for text in captions]
+        subwords = SentencePieceSubwords.train(prepare(texts), size=data.vocabulary_size)
         fitting = {
             "model.image_size": experiment.data.image_size,
             "model.vocabulary_size": subwords.size,
@@ -201,9 +203,3 @@ def _prepare_preprocessing(
         image_size=data.image_size, resize=data.resize, lower_case=data.lower_case
     )
     return preprocessing.with_statistics(sample_images(dataset.train.images, preprocessing))
-
-
-def _learn_subwords(data: ImageTextDataSettings, dataset: CaptionDataset) -> Subwords:
-    prepare = ImageTextPreprocessing(image_size=data.image_size, lower_case=data.lower_case).prepare
-    texts = [text for captions in dataset.train.captions for text in captions]
-    return SentencePieceSubwords.train(prepare(texts), size=data.vocabulary_size)

@@ -175,7 +175,6 @@ def _devkit(path: Path) -> Path | None:
 
 
 def _wnids_of(devkit: Path) -> dict[int, str]:
-    """Return the wnids by the devkit's own class numbers."""
     synsets = read_matlab(devkit / "meta.mat")["synsets"]
     return {int(entry["ILSVRC2012_ID"]): str(entry["WNID"]) for entry in synsets[:NUM_CLASSES]}
 
