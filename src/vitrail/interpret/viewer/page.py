@@ -35,6 +35,7 @@ ONE_LAYER = ("rollout",)  # one-head maps, whose mean is all there is
 
 
 def is_page(path: Path) -> bool:
+    """Return whether a file name is a page's."""
     return path.suffix.lower() in (".html", ".htm")
 
 
