@@ -263,6 +263,7 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
     # models that label texts
     "text_words": ("text_transformer", {"labels": "words"}),
     "text_rnn_words": ("text_rnn", {"labels": "words", "depth": 2}),
+    "text_rnn_ahead": ("text_rnn", {"bidirectional": False}),
     "text_summary_post": ("text_transformer", {"pool": "summary", "norm": "post", "positions": "learned"}),
     **{
         f"text_{mixer}": ("text_transformer", {"mixer": mixer, "positions": "sinusoidal"})

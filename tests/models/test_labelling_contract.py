@@ -100,12 +100,15 @@ def test_word_order_matters_except_to_a_bag_of_words(config, model, tokens):
     assert torch.allclose(one, other, atol=1e-5) == is_bag
 
 
-def test_a_recurrent_summary_is_torchs_last_state_of_both_directions():
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_a_recurrent_summary_is_torchs_last_state_of_each_direction(bidirectional):
     torch.manual_seed(2)
-    model = build("text_rnn", vocabulary_size=11, width=6, num_classes=3, dropout=0.0).eval()
-    own, (layer,) = nn.LSTM(6, 3, bidirectional=True), model.encoder.layers
+    settings = {"vocabulary_size": 11, "width": 6, "num_classes": 3, "dropout": 0.0}
+    model = build("text_rnn", bidirectional=bidirectional, **settings).eval()
+    own, (layer,) = nn.LSTM(6, 3 if bidirectional else 6, bidirectional=bidirectional), model.encoder.layers
+    cells = {"": layer.ahead, "_reverse": layer.back} if bidirectional else {"": layer}
     with torch.no_grad():
-        for ending, cell in (("", layer.ahead), ("_reverse", layer.back)):
+        for ending, cell in cells.items():
             weights = cell.weights
             getattr(own, f"weight_ih_l0{ending}").copy_(weights.input_weight)
             getattr(own, f"weight_hh_l0{ending}").copy_(weights.hidden_weight)
@@ -113,7 +116,7 @@ def test_a_recurrent_summary_is_torchs_last_state_of_both_directions():
             getattr(own, f"bias_hh_l0{ending}").copy_(weights.hidden_bias)
         tokens = torch.randint(0, 11, (1, 5))
         _, (last, _) = own(model.embedding(tokens).transpose(0, 1))
-        expected = model.head(torch.cat((last[0], last[1]), dim=-1))
+        expected = model.head(torch.cat([*last], dim=-1))
         torch.testing.assert_close(model(tokens, torch.tensor([5])), expected, rtol=1e-5, atol=1e-6)
 
 

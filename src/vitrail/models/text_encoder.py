@@ -18,7 +18,7 @@ from vitrail.nn.blocks import MLP, Block, Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import padding_mask
 from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
-from vitrail.nn.recurrent import BidirectionalEncoder, CellName, Encoding
+from vitrail.nn.recurrent import BidirectionalEncoder, CellName, Encoding, ForwardEncoder
 from vitrail.nn.rotary import SequenceRotary
 from vitrail.nn.sequence_positions import LearnedPositions
 from vitrail.nn.sinusoidal import SinusoidalPositions
@@ -36,11 +36,13 @@ class TextEncoderConfig(LabellingModelConfig):
     )
 
     width: int = Field(default=128, ge=2)
-    """Token width; of both directions together in a recurrent encoder."""
+    """Token width; of both directions together in a bidirectional encoder."""
     depth: int = Field(default=2, ge=0)
     """Number of blocks or recurrent layers; 0 leaves a bag of words."""
     cell: CellName | None = None
-    """Recurrent cell of a bidirectional encoder; null takes blocks, which the next five settings describe."""
+    """Cell of a recurrent encoder; null takes Transformer blocks."""
+    bidirectional: bool = True
+    """Whether a recurrent encoder reads both ways, or from the first token to the last."""
     mixer: str = "attention"
     """Token mixer of the blocks; a file of ``vitrail/nn/mixers``."""
     num_heads: int = Field(default=4, ge=1)
@@ -53,7 +55,7 @@ class TextEncoderConfig(LabellingModelConfig):
     """Layer norm: after each residual sum, or before each branch with a final one (Xiong et al. 2020)."""
     pool: Literal["mean", "summary"] = "mean"
     """What labels a sentence: the mean over its tokens; or the state at its begin (Devlin et al. 2019), of a
-    recurrent encoder the last states of both directions."""
+    recurrent encoder the last state of each direction."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
     """Dropout probability of embeddings, in the encoder and before the head."""
 
@@ -91,13 +93,7 @@ class TextEncoder(nn.Module):
         self.config = config
         self.embedding = nn.Embedding(config.vocabulary_size, config.width)
         self.dropout = Dropout(config.dropout)
-        self.encoder: nn.Module
-        if config.cell is None:
-            self.encoder = BlockEncoder(config)
-        else:
-            self.encoder = BidirectionalEncoder(
-                config.width, config.width, depth=config.depth, cell=config.cell, dropout=config.dropout
-            )
+        self.encoder = BlockEncoder(config) if config.cell is None else _build_recurrent(config, config.cell)
         self.head = Linear(config.width, config.num_classes)
         nn.init.normal_(self.embedding.weight, std=config.width**-0.5)  # as in models/transformer.py
 
@@ -109,10 +105,10 @@ class TextEncoder(nn.Module):
         Raises:
             DataError: a text is longer than the positions or a mixer allow, or has no valid length.
         """
-        states, summary = self._encode(tokens, lengths)
+        x, summary = self._encode(tokens, lengths)
         if self.config.labels == "sentence":
-            states = summary if self.config.pool == "summary" else mean_over_tokens(states, lengths)
-        return self.head(self.dropout(states))
+            x = summary if self.config.pool == "summary" else mean_over_tokens(x, lengths)
+        return self.head(self.dropout(x))
 
     def states(self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]) -> Tokens:
         """Return the contextual embedding of each token."""
@@ -166,6 +162,11 @@ VARIANTS: dict[str, ModelConfig] = {
     "text_gru": TextEncoderConfig(cell="gru", depth=1, pool="summary"),
     "text_bag": TextEncoderConfig(depth=0, positions="none"),  # Joulin et al. 2017, section 2
 }
+
+
+def _build_recurrent(config: TextEncoderConfig, cell: CellName) -> nn.Module:
+    encoder = BidirectionalEncoder if config.bidirectional else ForwardEncoder
+    return encoder(config.width, config.width, depth=config.depth, cell=cell, dropout=config.dropout)
 
 
 def _build_block(config: TextEncoderConfig) -> Block:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from vitrail.core.errors import ConfigError, VitrailError
-from vitrail.data.text.subwords import unusable
+from vitrail.core.errors import VitrailError
+from vitrail.data.text.subwords import import_tokenizers, refuse_dropout, unusable
 
 TOKENIZER_FILE, NUMBERS_FILE, MERGES_FILE = "tokenizer.json", "vocab.json", "merges.txt"
 BEGIN, END = "<|startoftext|>", "<|endoftext|>"
@@ -56,12 +56,7 @@ class CLIPSubwords:
 
     def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
         """Cut each text as ``encode`` does; ``ConfigError`` if subwords are to be sampled."""
-        if dropout:
-            raise ConfigError(
-                f"subwords of a published CLIP were to be drawn at random, with dropout {dropout:g}",
-                expected="no dropout of subwords",
-                remedy="Leave data.subword_dropout at 0, or train from random weights",
-            )
+        refuse_dropout("a published CLIP", dropout)
         return self.encode(texts)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
@@ -117,26 +112,20 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 
 def _build(numbers: dict[str, int], merges: list[tuple[str, str]]) -> tuple[Any, Any]:
+    library = import_tokenizers("a published CLIP")
+    normalizers, pre_tokenizers = library.normalizers, library.pre_tokenizers
     try:
-        from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-    except ImportError:
-        raise ConfigError(
-            "the subwords of a published CLIP need the library tokenizers",
-            expected="tokenizers, which transformers brings along",
-            remedy="Install it with: pip install tokenizers",
-        ) from None
-    try:
-        pairs = models.BPE(vocab=numbers, merges=merges, end_of_word_suffix=WORD_END, unk_token=END)
+        pairs = library.models.BPE(vocab=numbers, merges=merges, end_of_word_suffix=WORD_END, unk_token=END)
     except Exception as error:  # the library raises nothing narrower
         raise unusable(f"its merges do not fit its pieces: {error}", PUBLISHED) from None
-    tokenizer = Tokenizer(pairs)
+    tokenizer = library.Tokenizer(pairs)
     tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+        [normalizers.NFC(), normalizers.Replace(library.Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(WORDS), behavior="removed", invert=True),
+            pre_tokenizers.Split(library.Regex(WORDS), behavior="removed", invert=True),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    return tokenizer, decoders.ByteLevel()
+    return tokenizer, library.decoders.ByteLevel()

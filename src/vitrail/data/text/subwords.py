@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
-from vitrail.core.errors import CheckpointError, DataError
+from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.text.subword_sampling import SubwordKind, SubwordSampler, to_utf8
 
 PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID = range(4)
@@ -270,3 +270,29 @@ def unusable(fault: str, expected: str) -> CheckpointError:
         expected=expected,
         remedy="Restore its files or download them again, or train the model again",
     )
+
+
+def refuse_dropout(whose: str, dropout: float) -> None:
+    """Refuse to draw published subwords at random."""
+    if dropout:
+        raise ConfigError(
+            f"subwords of {whose} were to be drawn at random, with dropout {dropout:g}",
+            expected="no dropout of subwords",
+            remedy="Leave it at 0, or train from random weights",
+        )
+
+
+def import_tokenizers(whose: str) -> Any:
+    """Return the library tokenizers; ``ConfigError`` if it is not installed."""
+    try:
+        import tokenizers.decoders
+        import tokenizers.models
+        import tokenizers.normalizers
+        import tokenizers.pre_tokenizers
+    except ImportError:
+        raise ConfigError(
+            f"the subwords of {whose} need the library tokenizers",
+            expected="tokenizers, which transformers brings along",
+            remedy="Install it with: pip install tokenizers",
+        ) from None
+    return tokenizers

@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Self
 
-from vitrail.core.errors import ConfigError
-from vitrail.data.text.subwords import unusable
+from vitrail.data.text.subwords import import_tokenizers, refuse_dropout, unusable
 
 PAD, BEGIN, END, UNKNOWN = "[PAD]", "[CLS]", "[SEP]", "[UNK]"
 CONTINUES = "##"
@@ -43,7 +42,11 @@ class WordPieces:
         self.pad_id, self.begin_id, self.end_id, self.unknown_id = (
             numbers[token] for token in (PAD, BEGIN, END, UNKNOWN)
         )
-        self._tokenizer = _build(numbers, lower_case)
+        library = import_tokenizers("a BERT")
+        model = library.models.WordPiece(vocab=numbers, unk_token=UNKNOWN, max_input_chars_per_word=100)
+        self._tokenizer = library.Tokenizer(model)
+        self._tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=lower_case)
+        self._tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle for worker processes as bytes."""
@@ -62,12 +65,7 @@ class WordPieces:
 
     def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
         """Cut each text as ``encode`` does; ``ConfigError`` if subwords are to be sampled."""
-        if dropout:
-            raise ConfigError(
-                f"subwords of a BERT were to be drawn at random, with dropout {dropout:g}",
-                expected="no dropout of subwords",
-                remedy="Train from random weights to draw them",
-            )
+        refuse_dropout("a BERT", dropout)
         return self.encode(texts)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
@@ -78,18 +76,3 @@ class WordPieces:
     def pieces(self, row: Sequence[int]) -> list[str]:
         """Return each subword of a row, with ## where it continues a word."""
         return [self._pieces[number] for number in row]
-
-
-def _build(numbers: dict[str, int], lower_case: bool) -> Any:
-    try:
-        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-    except ImportError:
-        raise ConfigError(
-            "the subwords of a BERT need the library tokenizers",
-            expected="tokenizers, which transformers brings along",
-            remedy="Install it with: pip install tokenizers",
-        ) from None
-    tokenizer = Tokenizer(models.WordPiece(vocab=numbers, unk_token=UNKNOWN, max_input_chars_per_word=100))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return tokenizer

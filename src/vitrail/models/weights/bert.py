@@ -23,6 +23,18 @@ from vitrail.models.weights.preparation import assemble, class_names, faults_of,
 MODEL_TYPE = "bert"
 ANY_VARIANT = "bert_base"  # of another size, whose settings are all replaced
 SIZES = ("width", "depth", "num_heads", "hidden_dim")
+NAMES = {
+    "vocabulary_size": "vocab_size",
+    "width": "hidden_size",
+    "depth": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size",
+    "max_length": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+    "norm_eps": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob",
+}
+"""Our settings, whose defaults are theirs, and the names in a ``config.json``."""
 FIXED = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
 PIECES, TOKENIZER = "vocab.txt", "tokenizer.json"
 POOLING = "1_Pooling/config.json"  # of sentence-transformers
@@ -40,29 +52,38 @@ def load_bert(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
     state = _named_as_in_models(read_state(hub_file(repository, WEIGHT_FILES)))
     has_head = "classifier.weight" in state
     num_classes = len(state["classifier.weight"]) if has_head else 1
-    architecture = next(iter(settings.get("architectures") or ()), "")
-    labels = TASKS.get(architecture, "sentence")
+    labels = TASKS.get(next(iter(settings.get("architectures") or ()), ""), "sentence")
     # Weights without a pooler, as of masked words alone, label by the mean.
     pools = labels == "sentence" and "bert.pooler.dense.weight" in state and not _takes_means(repository)
     described = hub_settings(repository, "tokenizer_config.json")
     pieces = _read_pieces(hub_file(repository, (PIECES, TOKENIZER)))
     vocabulary = WordPieces(pieces, lower_case=described.get("do_lower_case", True))
-    config = to_config(
-        settings,
-        origin=repository,
-        num_classes=num_classes,
-        labels=labels,
-        pool="begin" if pools else "mean",
-        pad_id=vocabulary.pad_id,
-        begin_id=vocabulary.begin_id,
-        end_id=vocabulary.end_id,
-    )
+    tree = {
+        **{ours: settings[theirs] for ours, theirs in NAMES.items() if theirs in settings},
+        **{name: getattr(vocabulary, name) for name in ("pad_id", "begin_id", "end_id")},
+        "num_classes": num_classes,
+        "labels": labels,
+        "pool": "begin" if pools else "mean",
+    }
+    faults = faults_of(settings, FIXED)
+    try:
+        config = BertConfig.from_tree(tree)
+    except ConfigError as error:
+        faults.append(error.given)
+    if faults:
+        expected = "a BERT encoder with learned positions and GELU"
+        raise unlike_ours(repository, "BERT", "; ".join(faults), expected)
     kept = {name: tensor for name, tensor in state.items() if pools or not name.startswith("bert.pooler.")}
     if not has_head:
         zeros = torch.zeros(num_classes, config.width)
         kept |= {"classifier.weight": zeros, "classifier.bias": zeros[:, 0].clone()}
+    sized = (
+        name
+        for name, other in VARIANTS.items()
+        if all(getattr(config, field) == getattr(other, field) for field in SIZES)
+    )
     return assemble(
-        _name_of(config),
+        next(sized, ANY_VARIANT),
         config,
         convert_to(kept, source="hf", config=config),
         TextPreprocessing(labels=labels, lower_case=False, max_length=config.max_length),
@@ -70,43 +91,6 @@ def load_bert(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
         about={"origin": f"hf:{repository}"},
         files=vocabulary_to_files(vocabulary),
     )
-
-
-def to_config(settings: Mapping[str, Any], *, origin: str, **ours: Any) -> BertConfig:
-    """Convert a ``config.json`` to our settings.
-
-    Raises:
-        CheckpointError: we have no such model.
-    """
-    faults = faults_of(settings, FIXED)
-    tree = {
-        "vocabulary_size": settings.get("vocab_size", 30_522),
-        "width": settings.get("hidden_size", 768),
-        "depth": settings.get("num_hidden_layers", 12),
-        "num_heads": settings.get("num_attention_heads", 12),
-        "hidden_dim": settings.get("intermediate_size", 3072),
-        "max_length": settings.get("max_position_embeddings", 512),
-        "num_segments": settings.get("type_vocab_size", 2),
-        "norm_eps": settings.get("layer_norm_eps", 1e-12),
-        "dropout": settings.get("hidden_dropout_prob", 0.1),
-        **ours,
-    }
-    if not faults:
-        try:
-            return BertConfig.from_tree(tree)
-        except ConfigError as error:
-            faults.append(error.given)
-    raise unlike_ours(origin, "BERT", "; ".join(faults), "a BERT encoder with learned positions and GELU")
-
-
-def _name_of(config: BertConfig) -> str:
-    """Return the variant of this size, if there is one."""
-    sized = [
-        name
-        for name, other in VARIANTS.items()
-        if all(getattr(config, field) == getattr(other, field) for field in SIZES)
-    ]
-    return next(iter(sized), ANY_VARIANT)
 
 
 def _named_as_in_models(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
