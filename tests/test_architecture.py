@@ -63,7 +63,8 @@ def imports_of(node: ast.AST) -> Iterator[str]:
         assert node.level == 0, f"line {node.lineno}: relative import"
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
     for child in ast.iter_child_nodes(node):
-        yield from imports_of(child)
+        if not isinstance(child, ast.expr):  # the larger part of a tree, without imports
+            yield from imports_of(child)
 
 
 @cache

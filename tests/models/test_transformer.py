@@ -228,8 +228,8 @@ def test_the_paper_models_differ_from_the_tiny_one_as_published():
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {"norm": "pre", "positions": "rotary"},
+        pytest.param({}, marks=pytest.mark.further),
+        pytest.param({"norm": "pre", "positions": "rotary"}, marks=pytest.mark.further),
         {"positions": "sinusoidal+relative", "head_dim": 3, "value_dim": 7},
         {"mixer": "dynamic_convolution", "decoder_mixer": "light_convolution", "norm_layer": "batch"},
     ],

@@ -190,7 +190,7 @@ def test_attention_places_its_tokens_inside_the_softmax_and_records_it(scheme, g
 
 @pytest.mark.compiled
 @pytest.mark.parametrize("scheme", [*GRID_SCHEMES, GridRotary, SequenceRotary])
-@pytest.mark.parametrize("grid", [(2, 3), (3, 4)])
+@pytest.mark.parametrize("grid", [pytest.param((2, 3), marks=pytest.mark.further), (3, 4)])
 def test_attention_with_positions_compiles_to_one_graph(scheme, grid):
     layer = Attention(8, 2, positions=make_scheme(scheme, (2, 3)))
     x = torch.randn(2, 1 + math.prod(grid), 8)

@@ -205,7 +205,7 @@ def test_recorded_weights_of_padding_are_zero(text_mixer, tokens):
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("grid", [GRID, (4, 6)])
+@pytest.mark.parametrize("grid", [GRID, pytest.param((4, 6), marks=pytest.mark.further)])
 def test_compiled_mixers_are_one_graph_and_equal_eager(mixer, grid):
     x = torch.randn(3, PREFIX + grid[0] * grid[1], DIM)
     mask = padding_mask(torch.tensor([7, 17, 5]), x.shape[1])
