@@ -65,12 +65,10 @@ def test_occlusion_is_captums():
     expected = captum.Occlusion(lambda given: model(given).log_softmax(-1)).attribute(
         image, sliding_window_shapes=(3, 4, 5), strides=(3, 4, 5), target=2, baselines=0.0
     )
-    seen = []
 
-    falls = occlusion(model, image, 2, (3, 4), progress=lambda done, total: seen.append((done, total)))
+    falls = occlusion(model, image, 2, (3, 4))
 
     torch.testing.assert_close(falls, expected[0, 0, ::4, ::5].detach(), rtol=1e-3, atol=1e-5)
-    assert seen == [(12, 12)]
 
 
 def test_a_missing_captum_names_the_extra(monkeypatch):

@@ -12,7 +12,7 @@ from making.random_weights import randomise
 from making.small_models import MVITV2, PVT, PVTV2, RESNET, SWIN, SWINV2, VIT
 from vitrail.core.errors import ConfigError
 from vitrail.interpret import record_attention
-from vitrail.interpret.relevance import class_relevance, start_relevance, text_relevance, weigh_edges
+from vitrail.interpret.relevance import class_relevance, start_relevance, text_classifier, weigh_edges
 from vitrail.models import build
 
 MODELS = {
@@ -198,13 +198,15 @@ def test_each_image_of_a_clip_is_explained_by_its_own_text() -> None:
     texts = torch.nn.functional.normalize(torch.randn(2, 7), dim=1)
     before = model.embed_images(images)
 
-    both, other = text_relevance(model, images, texts), text_relevance(model, images, -texts)
+    labels = torch.arange(2)
+    both, other = (class_relevance(text_classifier(model, each), images, labels) for each in (texts, -texts))
 
     assert both.shape == (2, 3, 4)
     assert (both >= 0).all()
     assert not torch.allclose(both, other)
     for index in range(2):
-        alone = text_relevance(model, images[index : index + 1], texts[index : index + 1])
+        classifier = text_classifier(model, texts[index : index + 1])
+        alone = class_relevance(classifier, images[index : index + 1], torch.tensor([0]))
         torch.testing.assert_close(alone[0], both[index], rtol=1e-3, atol=1e-5)
     assert torch.equal(model.embed_images(images), before)
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -212,4 +214,4 @@ def test_each_image_of_a_clip_is_explained_by_its_own_text() -> None:
 
 def test_models_of_images_alone_have_no_relevance_of_a_text() -> None:
     with pytest.raises(ConfigError, match="asked of a VariedViT"):
-        text_relevance(build("vit_nano"), torch.zeros(1, 3, 32, 32), torch.ones(1, 10))
+        text_classifier(build("vit_nano"), torch.ones(1, 10))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError, did_you_mean
 from vitrail.interpret.grids import spread_patches
-from vitrail.interpret.perturbation import Filling, cover, fill_images
+from vitrail.interpret.perturbation import cover, fill_images
 from vitrail.interpret.record import uncompiled
 from vitrail.interpret.relevance import class_relevance
 
@@ -23,25 +24,17 @@ OCCLUSION_BATCH = 32  # images per forward pass
 INTEGRATION_STEPS = 32  # Sundararajan et al. 2017, section 5: 20 to 300 steps come within 5 %
 
 
+@dataclass(frozen=True)
 class Attributions:
-    """Attribution maps of one image for any class, computed on first request and cached.
+    """Attribution maps of one image for any class, computed on first request and cached."""
 
-    Args:
-        image: normalised, on the model's device.
-        label: the default class.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        image: Float[Tensor, "1 channels height width"],
-        *,
-        class_names: tuple[str, ...],
-        label: int,
-    ) -> None:
-        self.model, self.image, self.label = model, image, label
-        self._class_names = class_names
-        self._made: dict[tuple[str, int], Tensor] = {}
+    model: nn.Module
+    image: Float[Tensor, "1 channels height width"]
+    """Normalised, on the model's device."""
+    class_names: tuple[str, ...]
+    label: int
+    """The default class."""
+    _made: dict[tuple[str, int], Tensor] = field(default_factory=dict, init=False)
 
     def get(self, method: str, class_name: str | None = None) -> Float[Tensor, "rows columns"]:
         """Return the attribution of each patch for a class, on the CPU; negative values speak against it.
@@ -79,13 +72,13 @@ class Attributions:
         return spread_patches(found, fit_grid(tuple(found.shape), LONGEST_GRID))
 
     def _number(self, class_name: str) -> int:
-        if class_name not in self._class_names:
+        if class_name not in self.class_names:
             raise ConfigError(
                 f"the model knows no class {class_name!r}",
                 expected="one of its classes, as vitrail predict names them",
-                remedy=did_you_mean(class_name, self._class_names),
+                remedy=did_you_mean(class_name, self.class_names),
             )
-        return self._class_names.index(class_name)
+        return self.class_names.index(class_name)
 
 
 def fit_grid(size: tuple[int, int], longest: int) -> tuple[int, int]:
@@ -154,9 +147,6 @@ def occlusion(
     image: Float[Tensor, "1 channels height width"],
     label: int,
     grid: tuple[int, int],
-    *,
-    filling: Filling = "mean",
-    progress: Callable[[int, int], None] | None = None,
 ) -> Float[Tensor, "rows columns"]:
     """Return the drop of a class's log-probability when each patch alone is covered.
 
@@ -166,11 +156,9 @@ def occlusion(
     Args:
         image: normalised, on the model's device.
         grid: rows and columns; one forward pass per patch.
-        filling: what covers a patch.
-        progress: called with the patches done and their total.
     """
     num_patches = grid[0] * grid[1]
-    covered_with = fill_images(image, filling)
+    covered_with = fill_images(image, "mean")
     falls = []
     with torch.inference_mode():
         whole = model(image).float().log_softmax(dim=-1)[0, label]
@@ -179,8 +167,6 @@ def occlusion(
             is_covered = torch.nn.functional.one_hot(patches, num_patches).bool().unflatten(1, grid)
             images = cover(image.expand(len(patches), -1, -1, -1), covered_with, is_covered)
             falls.append(whole - model(images).float().log_softmax(dim=-1)[:, label])
-            if progress is not None:
-                progress(min(start + OCCLUSION_BATCH, num_patches), num_patches)
     return torch.cat(falls).unflatten(0, grid)
 
 

@@ -345,7 +345,7 @@ def _write_texts(
             continue
         left, top, right, bottom = (round(value) for value in font.getbbox(box.text))
         plate = (right - left + 2 * margin, bottom - top + 2 * margin)
-        candidates = [_within(corner, plate, size) for corner in _candidates(corners, plate, line)]
+        candidates = _candidates(corners, plate, line, size)
         free = [each for each in candidates if not any(_overlap(each, other) for other in taken)]
         left_over -= plate[0] * plate[1]
         if box.label in named and (not free or left_over < 0):
@@ -358,19 +358,18 @@ def _write_texts(
         named.add(box.label)
 
 
-def _candidates(corners: Rectangle, plate: tuple[int, int], line: int) -> list[tuple[int, int]]:
+def _candidates(
+    corners: Rectangle, plate: tuple[int, int], line: int, size: tuple[int, int]
+) -> list[Rectangle]:
     """Return the candidate positions of a plate, best first: above the box, below it, inside it."""
     left, top, right, bottom = corners
     width, height = plate
     outside = [(left, top - height), (left, bottom + 1), (right - width, top - height)]
     inside = [(left + line, top + line), (left + line, bottom - line - height)]
-    return outside + inside if top >= height else inside[:1] + outside[1:2] + inside[1:]
-
-
-def _within(corner: tuple[int, int], plate: tuple[int, int], size: tuple[int, int]) -> Rectangle:
-    left = max(0, min(corner[0], size[0] - plate[0] - 1))
-    top = max(0, min(corner[1], size[1] - plate[1] - 1))
-    return left, top, left + plate[0], top + plate[1]
+    chosen = outside + inside if top >= height else inside[:1] + outside[1:2] + inside[1:]
+    most = (size[0] - width - 1, size[1] - height - 1)  # so that it lies in the picture
+    moved = [(max(0, min(x, most[0])), max(0, min(y, most[1]))) for x, y in chosen]
+    return [(x, y, x + width, y + height) for x, y in moved]
 
 
 def _overlap(one: Rectangle, other: Rectangle) -> bool:

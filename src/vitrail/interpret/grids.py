@@ -110,10 +110,15 @@ def join_levels(levels: Sequence[AttentionMap]) -> AttentionMap:
     Args:
         levels: maps of the same queries over different grids of the same image, without a prefix.
     """
-    grids = [_grid(each) for each in levels]
+    grids = [each.grid for each in levels if each.grid is not None and not each.num_prefix]
+    assert len(grids) == len(levels), "the keys are those of an image, without a prefix"
     finest = (max(rows for rows, _ in grids), max(columns for _, columns in grids))
-    joined = torch.stack([_spread(each, finest) for each in levels]).sum(dim=0)
-    return levels[0]._replace(weights=joined.flatten(-2), grid=finest)
+    spread = []
+    for each, grid in zip(levels, grids, strict=True):
+        weights = each.weights.unflatten(-1, grid)
+        rows, columns = (shares_of_length(*sides).to(weights) for sides in zip(grid, finest, strict=True))
+        spread.append(rows @ weights @ columns.T)
+    return levels[0]._replace(weights=torch.stack(spread).sum(dim=0).flatten(-2), grid=finest)
 
 
 def with_joined_levels(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
@@ -130,17 +135,3 @@ def with_joined_levels(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
             levels = [join_levels(levels)]
         result += levels
     return result
-
-
-def _grid(recorded: AttentionMap) -> tuple[int, int]:
-    assert recorded.grid is not None, "the keys are not of an image"
-    assert recorded.num_prefix == 0, "a pyramid has no prefix"
-    return recorded.grid
-
-
-def _spread(
-    recorded: AttentionMap, finest: tuple[int, int]
-) -> Float[Tensor, "batch heads queries rows columns"]:
-    weights = recorded.weights.unflatten(-1, _grid(recorded))
-    rows, columns = (shares_of_length(*sides) for sides in zip(_grid(recorded), finest, strict=True))
-    return rows.to(weights) @ weights @ columns.to(weights).T

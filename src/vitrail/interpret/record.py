@@ -186,11 +186,7 @@ def has_attention(model: nn.Module) -> bool:
 
 
 def tapped_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the layers that can be recorded, by name in the bare model.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the layers that can be recorded, by name in the bare model; ``ConfigError`` if there is none."""
     wrapped = isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel)
     layers = {}
     for name, module in model.named_modules():

@@ -224,30 +224,10 @@ class _Cosines(nn.Module):
         return self.scale * (F.normalize(self.head(x).float(), dim=-1) @ self.texts.T)
 
 
-def text_relevance(
-    model: nn.Module, images: Float[Tensor, "batch channels height width"], texts: Float[Tensor, "batch dim"]
-) -> Float[Tensor, "batch rows columns"]:
-    """Return the relevance of each patch of an image for its text.
-
-    Texts act as classes: a tower followed by cosines with texts is a classifier, to which ``class_relevance``
-    applies.
-
-    Args:
-        model: an image-text model in evaluation mode, whose image tower attends in all its layers.
-        images: normalised, on the model's device.
-        texts: one normalised embedding per image.
-
-    Raises:
-        ConfigError: the model has no image tower with a head, or that mixes without attention.
+def text_classifier(model: nn.Module, texts: Float[Tensor, "texts dim"], scale: float = 1.0) -> nn.Module:
+    """Return the image tower with texts as classes, sharing its weights, such as for ``class_relevance``.
 
     Paper: Chefer, Gur and Wolf 2021, section 3, of the image tower alone.
-    """
-    classifier = text_classifier(model, texts.to(images.device))
-    return class_relevance(classifier, images, torch.arange(len(images), device=images.device))
-
-
-def text_classifier(model: nn.Module, texts: Float[Tensor, "texts dim"], scale: float = 1.0) -> nn.Module:
-    """Return the image tower with texts as classes, sharing its weights.
 
     Args:
         texts: normalised embeddings, on the model's device.

@@ -212,11 +212,7 @@ class Task(Protocol):
         ...
 
     def open(self, data: Any) -> Any:
-        """Open a data set.
-
-        Raises:
-            DataError: the data cannot be opened.
-        """
+        """Open a data set; ``DataError`` if the data cannot be opened."""
         ...
 
     def check(self, dataset: Any) -> Verdict:
@@ -395,11 +391,7 @@ class ModelRequest:
 
 
 def name_of_weights(pretrained: LoadedModel, asked: str | None) -> str:
-    """Return the name of the pretrained model.
-
-    Raises:
-        ConfigError: another model was asked for.
-    """
+    """Return the name of the pretrained model; ``ConfigError`` if another model was asked for."""
     name = str(pretrained.model_settings["name"])
     if asked is not None and asked != name:
         raise ConfigError(

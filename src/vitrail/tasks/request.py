@@ -87,11 +87,7 @@ class Request:
             )
 
     def check_resumed(self) -> None:
-        """Check the request of a resumed run.
-
-        Raises:
-            ConfigError: a setting of the run would be changed.
-        """
+        """Check the request of a resumed run; ``ConfigError`` if a setting of the run would be changed."""
         settled = ["model", "weights", "budget_s", "recipe", "config", "changes", "name", "seed", "dry_run"]
         if Path(self.output) != Path(DEFAULT_OUTPUT):
             settled.append("output")

@@ -77,7 +77,12 @@ def choose(
         size_reason = (
             "the size of the images" if is_typical else f"the images are {typical}; smaller is faster"
         )
-        config = _configure(scale, situation, request)
+        changes: dict[str, Any] = {"num_classes": len(situation.dataset.class_names)}
+        usual: Any = MODELS[scale.model]
+        if scale.model == "vit_micro" and usual.patch_size != scale.patch_size:
+            changes["patch_size"] = scale.patch_size
+            changes["stem"] = _deeper_stem(usual.stem, scale.patch_size)
+        config = request.configure(scale.model, image_size=scale.image_size, **changes)
     epochs = expected_epochs(situation, config)
     choices = [
         Choice("data.image_size", "x".join(map(str, scale.image_size)), size_reason),
@@ -139,18 +144,6 @@ def expected_epochs(situation: Situation, config: ImageModelConfig) -> float:
     flop = 2 * sum(part.macs for part in cost.parts.values())
     images = TRAIN_EFFICIENCY * situation.flops * situation.budget_s / (3 * flop)
     return images / max(len(situation.dataset.train), 1)
-
-
-def _configure(scale: Scale, situation: Situation, request: ModelRequest) -> Any:
-    changes: dict[str, Any] = {
-        "num_classes": len(situation.dataset.class_names),
-        "image_size": scale.image_size,
-    }
-    usual: Any = MODELS[scale.model]
-    if scale.model == "vit_micro" and usual.patch_size != scale.patch_size:
-        changes["patch_size"] = scale.patch_size
-        changes["stem"] = _deeper_stem(usual.stem, scale.patch_size)
-    return request.configure(scale.model, **changes)
 
 
 def _deeper_stem(stem: ConvStemConfig, patch_size: int) -> dict[str, Any]:
@@ -264,11 +257,7 @@ class Situation:
 def describe_situation(
     dataset: ImageDataset, machine: Machine, *, flops: float, budget_s: float
 ) -> Situation:
-    """Look at a few evenly spaced training images.
-
-    Raises:
-        DataError: none of them can be read.
-    """
+    """Look at a few evenly spaced training images; ``DataError`` if none of them can be read."""
     images = dataset.train.images
     sizes, is_grey = [], True
     for index in np.unique(np.linspace(0, len(images) - 1, min(PROBED_IMAGES, len(images))).astype(int)):

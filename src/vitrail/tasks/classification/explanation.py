@@ -63,5 +63,5 @@ def explain_image(
         picture=to_picture(pixels),
         scores=tuple((class_names[label], share) for label, share in zip(numbers, shares, strict=True)),
         maps=(maps,) if layers else (),
-        attributions=Attributions(model, image, class_names=class_names, label=numbers[0]),
+        attributions=Attributions(model, image, class_names, numbers[0]),
     )

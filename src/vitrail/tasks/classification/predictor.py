@@ -178,20 +178,11 @@ class Predictor(ImageClassifier):
 
     @property
     def model(self) -> nn.Module:
-        """The torch model, whatever engine predicts.
-
-        Raises:
-            ConfigError: the source is an exported model.
-        """
+        """The torch model, whatever engine predicts; ``ConfigError`` if the source is an exported model."""
         return self._in_torch.get()
 
     def explain(self, image: ImageInput) -> Explanation:
-        """Classify one image and record the attention of every layer and head.
-
-        Raises:
-            DataError: the image cannot be read.
-            ConfigError: the model has no attention over patches.
-        """
+        """Classify one image and record the attention of every layer; ``DataError`` if it cannot be read."""
         ((name, given),) = name_inputs([image])
         return self.explain_pixels(self.read(given), name)
 

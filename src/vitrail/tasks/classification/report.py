@@ -9,7 +9,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitrail.core.errors import ConfigError
 from vitrail.data.stream import SampleSource
 from vitrail.interpret.draw import enlarge_picture, to_picture
 from vitrail.models.checkpoint import LoadedModel
@@ -68,10 +67,15 @@ def write_report(
     examples: Sequence[ExplainedImage] = (),
 ) -> None:
     """Write the report, with correctly classified examples of each class, as one self-contained HTML file."""
+    note = "All are right and of median confidence: typical, not flattering."
+    if len(examples) > MAX_PICTURES:
+        note += f" The first {MAX_PICTURES} of {len(examples)} are shown."
+    has_overlays = bool(examples) and examples[0].overlay is not None
+    title = "What it looks at, class by class" if has_overlays else "Typical images of each class"
     parts = [
         class_headline(record),
         _pictures("Most confident errors", errors, "Look here for wrong labels first."),
-        _examples(examples),
+        _pictures(title, examples, note),
         *class_sections(record),
     ]
     write_run_page(path, record, parts, style=STYLE)
@@ -115,15 +119,6 @@ def class_headline(
             note = "what papers report" if is_first else "each class counts the same"
             entries.insert(0 if is_first else 1, (f"{scores[name]:.2%}", label, note))
     return headline(record, [*first, *entries])
-
-
-def _examples(examples: Sequence[ExplainedImage]) -> str:
-    note = "All are right and of median confidence: typical, not flattering."
-    if len(examples) > MAX_PICTURES:
-        note += f" The first {MAX_PICTURES} of {len(examples)} are shown."
-    has_overlays = bool(examples) and examples[0].overlay is not None
-    title = "What it looks at, class by class" if has_overlays else "Typical images of each class"
-    return _pictures(title, examples, note)
 
 
 def _pictures(title: str, images: Sequence[ExplainedImage], note: str) -> str:
@@ -232,18 +227,14 @@ def explain_samples(
     for row in rows:
         index = tables.indices[row]
         pixels = source.load(index, None).image
-        try:
-            explanation = predictor.explain_pixels(pixels, names[index], layer=layer)
-            if method is None and explanation.maps:
-                method = explanation.default_method
-                layer = None if method == "rollout" else -1  # other layers are not shown and may be large
-            overlay = explanation.overlay(method) if explanation.maps else None
-        except ConfigError:  # no attention maps, as the report says
-            overlay = None
+        explanation = predictor.explain_pixels(pixels, names[index], layer=layer)
+        if method is None and explanation.maps:
+            method = explanation.default_method
+            layer = None if method == "rollout" else -1  # other layers are not shown and may be large
         images.append(
             ExplainedImage(
                 picture=to_picture(pixels),
-                overlay=overlay,
+                overlay=explanation.overlay(method) if explanation.maps else None,
                 name=names[index],
                 true=predictor.class_names[tables.labels[row]],
                 # From the tables, not from this forward pass: rounding could break a tie differently.

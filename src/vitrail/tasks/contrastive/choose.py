@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from vitrail.core.errors import ConfigError
 from vitrail.data.settings import AugmentSettings
-from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import ImageTextModelConfig
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.contract import Choice, ModelRequest, name_of_weights
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
@@ -32,7 +29,11 @@ def choose(
         request: what the user asks of the model.
         pretrained: initial weights; their model is used.
     """
-    name, reason = _choose_model(request.name, pretrained)
+    if pretrained is not None:
+        name, reason = name_of_weights(pretrained, request.name), "the model of the weights"
+    else:
+        name = request.name or SMALL
+        reason = "you asked for it" if request.name else "the small model of images and texts"
     config = pretrained.config if pretrained else request.configure(name)
     image_size = config.image_size
     is_cpu = machine.device.type == "cpu"
@@ -63,17 +64,3 @@ def choose(
             "augment.min_crop_area", f"{AUGMENT.min_crop_area:g}", "few images: each is seen in many crops"
         ),
     ]
-
-
-def _choose_model(model: str | None, pretrained: LoadedModel | None) -> tuple[str, str]:
-    if pretrained is not None:
-        name = name_of_weights(pretrained, model)
-        return name, "the model of the weights"
-    name = model or SMALL
-    if not isinstance(MODELS[name], ImageTextModelConfig):
-        raise ConfigError(
-            f"the model {name!r} does not compare images with texts",
-            expected="a CLIP, such as clip_tiny",
-            remedy="vitrail models lists them",
-        )
-    return name, "you asked for it" if model else "the small model of images and texts"

@@ -178,11 +178,7 @@ class ImageTextEncoder:
 
 
 def check_texts(texts: Sequence[str]) -> tuple[str, ...]:
-    """Check the texts to compare an image with.
-
-    Raises:
-        ConfigError: there is none, or one is repeated.
-    """
+    """Check the texts to compare an image with; ``ConfigError`` if there is none, or one is repeated."""
     if not texts or len(set(texts)) < len(texts):
         raise ConfigError(
             "the same text was given twice" if texts else "no text was given to compare the image with",

@@ -59,11 +59,7 @@ def read_templates(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return stripped class names.
-
-    Raises:
-        ConfigError: there is none, one is empty, or two are the same.
-    """
+    """Return stripped class names; ``ConfigError`` if there is none, one is empty, or two are the same."""
     stripped = tuple(" ".join(name.split()) for name in names)
     twice = [name for name, count in Counter(stripped).items() if count > 1]
     if not stripped or "" in stripped or twice:

@@ -29,17 +29,8 @@ class _Scan:
     empty: list[str] = field(default_factory=list)  # class folders without an image
 
 
-def recognises(path: Path) -> bool:
-    """Accept every folder: the fallback format."""
-    return path.is_dir()
-
-
 def read(path: Path) -> RawDataset:
-    """Read class folders, with or without split folders.
-
-    Raises:
-        DataError: no class folder holds an image.
-    """
+    """Read class folders, with or without split folders; ``DataError`` if no class folder holds an image."""
     root = _descend(path)
     parts = _split_folders(root)
     scans: dict[SplitName, _Scan] = {name: _scan(folder, root) for name, folder in parts.items()}
@@ -189,7 +180,7 @@ def _nothing_found(path: Path, root: Path, scans: dict[SplitName, _Scan]) -> Dat
 FORMAT = Format(
     name=CLASS_FOLDERS,
     layout="a folder for each class with its images inside, directly or in train/ and test/ (or val/)",
-    recognises=recognises,
+    recognises=Path.is_dir,  # the fallback format
     read=read,
     rank=100,
 )

@@ -21,11 +21,6 @@ VTAB_LISTS: dict[SplitName, str] = {"train": "train800.txt", "validation": "val2
 VTAB_LINE = re.compile(r"(?P<image>.+) (?P<label>\d+)")
 
 
-def recognises_flowers(path: Path) -> bool:
-    """Accept a folder with both MATLAB files and the images."""
-    return (path / "imagelabels.mat").is_file() and (path / "setid.mat").is_file() and (path / "jpg").is_dir()
-
-
 def read_flowers(path: Path) -> RawDataset:
     """Read the three splits; the classes are numbers, as the data set has no names.
 
@@ -54,11 +49,7 @@ def _numbers(path: Path, field: str) -> np.ndarray:
 
 
 def read_matlab(path: Path) -> dict[str, Any]:
-    """Return the fields of a MATLAB file.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """Return the fields of a MATLAB file; ``DataError`` if the file is damaged."""
     from scipy.io import loadmat  # a second to import
 
     try:
@@ -94,11 +85,6 @@ def read_pets(path: Path) -> RawDataset:
     }
     class_names = tuple(breeds[number].replace("_", " ") for number in numbers)
     return RawDataset(class_names=class_names, splits=splits, upright=False)
-
-
-def recognises_vtab(path: Path) -> bool:
-    """Accept a folder with all three lists."""
-    return path.is_dir() and all((path / name).is_file() for name in VTAB_LISTS.values())
 
 
 def read_vtab(path: Path) -> RawDataset:
@@ -159,7 +145,9 @@ FORMATS = (
     Format(
         name="Oxford Flowers-102",
         layout="Oxford Flowers-102 as published: jpg/ beside imagelabels.mat and setid.mat",
-        recognises=recognises_flowers,
+        recognises=lambda path: all(
+            (path / name).exists() for name in ("imagelabels.mat", "setid.mat", "jpg")
+        ),
         read=read_flowers,
         rank=13,
     ),
@@ -167,7 +155,7 @@ FORMATS = (
         name="VTAB lists",
         layout="a task of VTAB-1k: train800.txt, val200.txt and test.txt with an image and a number in each "
         "line",
-        recognises=recognises_vtab,
+        recognises=lambda path: all((path / name).is_file() for name in VTAB_LISTS.values()),
         read=read_vtab,
         rank=14,
     ),

@@ -210,16 +210,6 @@ def _image_content(given: Any, table: Path) -> Path | bytes | None:
     return table.parent / Path(value.strip()).expanduser()
 
 
-def recognises_saved(path: Path) -> bool:
-    """Accept a folder that ``save_to_disk`` wrote."""
-    return path.is_dir() and any((path / name).is_file() for name in ("dataset_dict.json", INFO_FILE))
-
-
-def read_saved(path: Path) -> RawDataset:
-    """Read a saved data set."""
-    return _convert(load_saved(path))
-
-
 def read_by_name(name: str) -> RawDataset:
     """Read a data set by its hub name ``owner/name``; the local cache needs no network.
 
@@ -269,8 +259,8 @@ FORMATS = (
     Format(
         name=SAVED,
         layout="a folder that save_to_disk of the package datasets wrote",
-        recognises=recognises_saved,
-        read=read_saved,
+        recognises=lambda path: any((path / name).is_file() for name in ("dataset_dict.json", INFO_FILE)),
+        read=lambda path: _convert(load_saved(path)),
         rank=5,
     ),
 )
