@@ -61,11 +61,11 @@ def test_the_gradient_is_that_of_the_expected_reward() -> None:
     task, policy, copies = objective(settings), Policy(2), 400
     # Every sequence of two tokens out of the three that may be written; the first end is the last token.
     log_p = policy.table[:, [END, A, DOG]].log_softmax(dim=1)
-    expected, names = torch.zeros(()), {A: "a", DOG: "dog"}
+    expected, names = torch.zeros(()), {A: "a", DOG: "dog", END: "</s>"}
     for pair in product((END, A, DOG), repeat=2):
-        words = [names[token] for token in (pair[: pair.index(END)] if END in pair else pair)]
-        references = [text.split() for text in CAPTIONS[0]]
-        cider, _ = cider_scores([words, ["a"]], [references, [text.split() for text in CAPTIONS[1]]])
+        words = [names[token] for token in (pair[: pair.index(END) + 1] if END in pair else pair)]
+        references, others = ([[*text.split(), "</s>"] for text in texts] for texts in CAPTIONS)
+        cider, _ = cider_scores([words, ["a"]], [references, others])
         reward = 0.5 * cider + 2.0 * sentence_bleu(words, references)
         chance = sum(log_p[step, (END, A, DOG).index(token)] for step, token in enumerate(pair))
         expected = expected + torch.as_tensor(chance).exp() * reward

@@ -51,10 +51,9 @@ def explain_pixels(
     with torch.inference_mode():
         seen = model.encode(images)
         if caption is None:
-            beam_size = captioner.settings.beam_size
-            ((best,),) = find_captions(
-                model, seen.features, vocabulary, captioner.settings, beam_size=beam_size
-            )
+            settings = captioner.settings
+            found = find_captions(model, seen.features, vocabulary, settings, beam_size=settings.beam_size)
+            ((best,),) = found
             forced = words_of_tokens(vocabulary, best.tokens)
             (caption,) = write_captions(vocabulary, [best])
         else:

@@ -18,7 +18,7 @@ from vitrail.data.text.subwords import Subwords
 from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models.checkpoint import state_tensors
 from vitrail.tasks.captioning.dataset import CaptionSplit
-from vitrail.train.machine import inspect_machine
+from vitrail.train.machine import Precision, autocast, inspect_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,17 @@ class CaptionSource:
         return [kept[index] for index in order[: self.captions_per_image]]
 
 
-def keep_features(split: CaptionSplit, preprocessing: CaptionPreprocessing, model: Any) -> FeatureCache:
+def keep_features(
+    split: CaptionSplit, preprocessing: CaptionPreprocessing, model: Any, precision: Precision
+) -> FeatureCache:
     """Return the features of a split's images, computed on first use.
 
-    The file name is a hash of the images, preprocessing, encoder settings and weights, so that other
-    trainings can reuse it.
+    The file name is a hash of the images, preprocessing, encoder settings, weights and precision, so that
+    other trainings can reuse it.
 
     Args:
         model: a captioner with a frozen encoder; not modified.
+        precision: of the encoder's matrix products, as where it runs at every step.
     """
     encoder = model.encoder
     num_patches = encoder.grid[0] * encoder.grid[1]
@@ -119,11 +122,11 @@ def keep_features(split: CaptionSplit, preprocessing: CaptionPreprocessing, mode
         f"{type(encoder.model).__name__} stage {encoder.stage} pool {encoder.pool}",
         model.config.encoder_config.model_dump_json(),
         digest_of_weights(encoder),
+        *([] if precision == "float32" else [precision]),
     )
-    encode = _Encode(encoder, preprocessing)
     return FeatureCache(
         ImageSource(split.unlabelled, preprocessing.images),
-        encode,
+        _Encode(encoder, preprocessing, precision),
         path=cache_folder() / "features" / f"{name}.f16",
         shape=(num_patches, encoder.dim),
     )
@@ -132,8 +135,9 @@ def keep_features(split: CaptionSplit, preprocessing: CaptionPreprocessing, mode
 class _Encode:
     """Encode pixels on the fastest device, with a temporary copy of the encoder."""
 
-    def __init__(self, encoder: Any, preprocessing: CaptionPreprocessing) -> None:
-        self._encoder, self._preprocessing, self._copy = encoder, preprocessing, None
+    def __init__(self, encoder: Any, preprocessing: CaptionPreprocessing, precision: Precision) -> None:
+        self._encoder, self._preprocessing, self._precision = encoder, preprocessing, precision
+        self._copy: Any = None
 
     @torch.inference_mode()
     def __call__(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch patches dim"]:
@@ -143,11 +147,12 @@ class _Encode:
         else:
             self._copy = encoder = self._copy or copy.deepcopy(self._encoder).to(device)
         images = self._preprocessing.images.normalise(pixels).to(device)
-        return encoder(images).features.float()
+        with autocast(self._precision, device):
+            return encoder(images).features.float()
 
     def __getstate__(self) -> dict[str, object]:
         """Drop the model: worker processes only read features."""
-        return {"_encoder": None, "_preprocessing": self._preprocessing, "_copy": None}
+        return {**self.__dict__, "_encoder": None, "_copy": None}
 
 
 def digest_of_weights(encoder: Any) -> bytes:

@@ -35,6 +35,7 @@ EXTRA = "captions"  # of vitrail, with the packages that are needed
 MAX_ORDER = 4  # of CIDEr-D's n-grams; Vedantam et al. 2015, section 4
 SIGMA = 6.0  # of the penalty for another length; section 7
 SCALE = 10.0  # section 7
+SMOOTHING = 0.1  # of the BLEU of one caption
 
 Words = Sequence[str]
 Grams = list[Counter[tuple[str, ...]]]
@@ -47,9 +48,8 @@ class CaptionScores(Config):
     bleu: tuple[float, float, float, float]
     """BLEU-1 to BLEU-4 without smoothing."""
     bleu4_lower: float | None
-    """Lower end of the 95 % interval of BLEU-4, by bootstrap over images; null if not computed."""
+    """Ends of the 95 % interval of BLEU-4, by bootstrap over images; null if not computed."""
     bleu4_upper: float | None
-    """Upper end."""
     cider: float
     """CIDEr-D; 0 to 10, above 1 is rare."""
     rouge_l: float
@@ -57,20 +57,16 @@ class CaptionScores(Config):
     length_ratio: float
     """Words of the captions over words of the references of nearest length."""
     num_images: int
-    """Number of images."""
     signature: str
     """What must agree for scores to be comparable."""
 
 
 class CaptionedImage(Config):
-    """One image with generated and reference captions."""
+    """One image with generated and reference captions; ``index`` is its position in the scored split."""
 
     index: int
-    """Index in its source."""
     caption: str
-    """Generated caption."""
     references: tuple[str, ...]
-    """Reference captions."""
     cider: float
     """CIDEr-D of this image, with document frequencies of all scored images."""
 
@@ -79,9 +75,7 @@ class CaptionTables(Config):
     """Everything behind the headline scores of a captioner."""
 
     scores: CaptionScores
-    """Scores of all images."""
     images: tuple[CaptionedImage, ...]
-    """Every image, in the given order."""
 
 
 def caption_scores(
@@ -115,10 +109,11 @@ def caption_scores(
         for order in ORDERS
     ]
     last = bleu[-1]
+    lower, upper = (None if end is None else end / 100 for end in (last.lower, last.upper))
     return CaptionScores(
         bleu=tuple(each.score / 100 for each in bleu),
-        bleu4_lower=None if last.lower is None else last.lower / 100,
-        bleu4_upper=None if last.upper is None else last.upper / 100,
+        bleu4_lower=lower,
+        bleu4_upper=upper,
         cider=statistics.fmean(cider),
         rouge_l=statistics.fmean(rouge_of_each(written, wanted)),
         length_ratio=last.found.ratio,
@@ -250,9 +245,10 @@ class CiderD:
 
 
 def sentence_bleu(hypothesis: Words, references: Sequence[Words]) -> float:
-    """Return the BLEU-4 of one caption, from 0 to 1, with one added to the counts of n-grams above words.
+    """Return the BLEU-4 of one caption, from 0 to 1, with ``SMOOTHING`` added to counts of pairs and more.
 
-    Paper: Papineni et al. 2002; Lin and Och 2004, section 4 (the smoothing).
+    Paper: Papineni et al. 2002; Lin and Och 2004, section 4 (the smoothing, there by 1, which prefers short
+    captions).
 
     >>> sentence_bleu(["a", "dog", "runs", "fast"], [["a", "dog", "runs", "fast"], ["a", "dog"]])
     1.0
@@ -262,7 +258,7 @@ def sentence_bleu(hypothesis: Words, references: Sequence[Words]) -> float:
     total = 0.0
     for order, counts in enumerate(_count(hypothesis)):
         most = reduce(operator.or_, (_count(words)[order] for words in references))
-        added = order > 0
+        added = SMOOTHING if order else 0.0
         matches = (counts & most).total() + added
         if not matches:
             return 0.0

@@ -25,6 +25,7 @@ from vitrail.tasks.captioning.settings import CaptionSettings
 from vitrail.train.objective import Loss
 
 NUM_DRAWN = 5  # captions of an image and step; Luo 2020, section 3
+END = "</s>"  # a word of its own in the scores, without which captions end in the middle: "a man in a"
 
 
 class SelfCriticalObjective(CaptionObjective):
@@ -51,7 +52,7 @@ class SelfCriticalObjective(CaptionObjective):
         references: Sequence[Sequence[str]],
     ) -> None:
         super().__init__(vocabulary, preprocessing, settings, augment=augment)
-        self._cider = CiderD([[caption_words(text) for text in texts] for texts in references])
+        self._cider = CiderD([_ended(texts) for texts in references])
         self._never = torch.tensor([vocabulary.pad_id, vocabulary.begin_id, vocabulary.unknown_id])
 
     def loss(self, model: nn.Module, batch: CaptionBatch) -> Loss:
@@ -93,13 +94,19 @@ class SelfCriticalObjective(CaptionObjective):
     ) -> Float[Tensor, "batch captions"]:
         rewards = []
         for rows, texts in zip(drawn.tolist(), references, strict=True):
-            wanted = [caption_words(text) for text in texts]
-            cut = [row[: row.index(end)] if (end := self.vocabulary.end_id) in row else row for row in rows]
-            words = [caption_words(text) for text in self.vocabulary.decode(cut)]
-            rewards.append([self._reward(each, wanted) for each in words])
+            wanted, own = _ended(texts), []
+            for row in rows:
+                length = row.index(self.vocabulary.end_id) if self.vocabulary.end_id in row else len(row)
+                (text,) = self.vocabulary.decode([row[:length]])
+                own.append(self._reward(caption_words(text) + [END] * (length < len(row)), wanted))
+            rewards.append(own)
         return torch.tensor(rewards, device=drawn.device)
 
     def _reward(self, words: Sequence[str], references: Sequence[Sequence[str]]) -> float:
         cider = self.settings.cider_reward and self._cider.score(words, references)
         bleu = self.settings.bleu_reward and sentence_bleu(words, references)
         return self.settings.cider_reward * cider + self.settings.bleu_reward * bleu
+
+
+def _ended(texts: Sequence[str]) -> list[list[str]]:
+    return [[*caption_words(text), END] for text in texts]

@@ -133,7 +133,7 @@ class CaptioningTask(Task):
         def source_of(split: CaptionSplit, *, is_trained: bool) -> CaptionSource:
             features: FeatureCache | None = None
             if is_kept and len(split):
-                features = keep_features(split, preprocessing, model)
+                features = keep_features(split, preprocessing, model, train.precision)
             return CaptionSource(
                 split,
                 vocabulary,

@@ -72,39 +72,36 @@ def explain_text(
     own = [each for each in layers if each.kind != "cross"]
     within_source = tuple(each for each in own if each.layer in of_source)
     within_target = tuple(each for each in own if each.layer not in of_source)
-    maps = [
-        Maps(
-            name="cross",
-            title="translation to sentence",
-            layers=cross,
-            queries=asked,
-            keys=read,
-            first=sharpest(cross),
-            note=SHARPEST_NOTE if len(cross) > 1 else "",
-            steps=steps,
-        ),
-        Maps(name="source", title="sentence to itself", layers=within_source, queries=read, keys=read),
-        Maps(
-            name="target",
-            title="translation to itself",
-            layers=within_target,
-            queries=asked,
-            keys=forced_in,
-            steps=steps,
-        ),
-    ]
+    crossing = Maps(
+        name="cross",
+        title="translation to sentence",
+        layers=cross,
+        queries=asked,
+        keys=read,
+        first=sharpest(cross),
+        note=SHARPEST_NOTE if len(cross) > 1 else "",
+        steps=steps,
+    )
+    of_sentence = Maps(
+        name="source", title="sentence to itself", layers=within_source, queries=read, keys=read
+    )
+    of_itself = Maps(
+        name="target",
+        title="translation to itself",
+        layers=within_target,
+        queries=asked,
+        keys=forced_in,
+        steps=steps,
+    )
+    maps = [crossing, of_sentence, of_itself]
     read_words = _group(vocabulary.source, row, sentence)
     asked_words = _group(vocabulary.target, tokens, target)
     are_merged = len(read_words.steps) < len(read.texts) or len(asked_words.steps) < len(asked.texts)
     if by_words and are_merged:
-        maps.insert(0, _of_words(maps[0], asked_words, read_words))
-        maps[1] = replace(maps[1], title=f"{maps[1].title}, by subwords")
-    return Explanation(
-        name=text,
-        title=written,
-        maps=tuple(each for each in maps if each.layers),
-        beams=_entries(vocabulary.target, beams, tokens),
-    )
+        by_subwords = replace(crossing, title=f"{crossing.title}, by subwords")
+        maps[:1] = [_of_words(crossing, asked_words, read_words), by_subwords]
+    shown = tuple(each for each in maps if each.layers)
+    return Explanation(name=text, title=written, maps=shown, beams=_entries(vocabulary.target, beams, tokens))
 
 
 def attend_forced(
@@ -187,14 +184,9 @@ def _entries(
     """Return the hypotheses after each step that generated the translation."""
     shown = []
     for length, beam in enumerate(beams[: len(tokens) + 1], start=1):
-        texts = subwords.decode([each.tokens for each in beam])
-        chosen = tuple(tokens[:length])
-        shown.append(
-            tuple(
-                BeamEntry(text, each.log_probability, each.is_finished, each.tokens == chosen)
-                for text, each in zip(texts, beam, strict=True)
-            )
-        )
+        texts, chosen = subwords.decode([each.tokens for each in beam]), tuple(tokens[:length])
+        pairs = zip(texts, beam, strict=True)
+        shown.append(tuple(BeamEntry(text, *each[1:], each.tokens == chosen) for text, each in pairs))
     return tuple(shown)
 
 

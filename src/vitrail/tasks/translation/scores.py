@@ -48,17 +48,15 @@ class CorpusScore(Config):
     score: float
     """From 0 to 100, higher is better."""
     lower: float | None
-    """Lower end of the 95 % interval, by bootstrap over sentences; null if not computed."""
+    """Ends of the 95 % interval, by bootstrap over sentences; null if not computed."""
     upper: float | None
-    """Upper end."""
     signature: str
     """What must agree for scores to be comparable, in the manner of sacreBLEU."""
 
     @classmethod
     def of(cls, scored: Scored) -> CorpusScore:
-        return cls(
-            score=scored.score, lower=scored.lower, upper=scored.upper, signature=str(scored.signature)
-        )
+        _, score, lower, upper, signature = scored
+        return cls(score=score, lower=lower, upper=upper, signature=str(signature))
 
 
 class CorpusScores(Config):
@@ -77,7 +75,6 @@ class CorpusScores(Config):
     length_ratio: float
     """Words of the hypotheses over words of the references, as BLEU counts them."""
     num_sentences: int
-    """Number of sentences."""
 
 
 class LengthBucket(Config):
@@ -88,22 +85,17 @@ class LengthBucket(Config):
     longest: int | None
     """Maximum source words, inclusive; null for the open last bucket."""
     count: int
-    """Number of sentences."""
     bleu: float
     """BLEU of these sentences alone."""
 
 
 class TranslatedSentence(Config):
-    """One sentence with reference and hypothesis."""
+    """One sentence with reference and hypothesis; ``index`` is its position in the scored split."""
 
     index: int
-    """Index in its source."""
     source: str
-    """Source sentence."""
     reference: str
-    """Reference translation."""
     hypothesis: str
-    """Generated translation."""
     chrf: float
     """chrF2 of this sentence, from 0 to 100; BLEU is not a sentence-level score."""
 
@@ -112,11 +104,9 @@ class TranslationTables(Config):
     """Everything behind the headline scores of a translator."""
 
     scores: CorpusScores
-    """Scores of all sentences."""
     buckets: tuple[LengthBucket, ...]
     """BLEU by source length, ascending; empty buckets are left out."""
     sentences: tuple[TranslatedSentence, ...]
-    """Every sentence, in the given order."""
 
 
 def corpus_scores(
@@ -150,15 +140,11 @@ def corpus_scores(
     check_counts(hypotheses=hypotheses, references=references)
     bleu = score_corpus(bleu_metric(language, tokenised), hypotheses, [references], num_resamples)
     chrf = score_corpus(import_sacrebleu(EXTRA).CHRF(), hypotheses, [references], num_resamples)
-    words = None
-    if with_tokenised_bleu:
-        words = tokenised_bleu(
-            hypotheses, references, language=language, tokenised=tokenised, num_resamples=num_resamples
-        )
+    form: dict[str, Any] = {"language": language, "tokenised": tokenised, "num_resamples": num_resamples}
     return CorpusScores(
         bleu=CorpusScore.of(bleu),
         chrf=CorpusScore.of(chrf),
-        bleu_tokenised=words,
+        bleu_tokenised=tokenised_bleu(hypotheses, references, **form) if with_tokenised_bleu else None,
         precisions=tuple(map(float, bleu.found.precisions)),
         brevity_penalty=bleu.found.bp,
         length_ratio=bleu.found.ratio,
@@ -287,16 +273,13 @@ def translation_tables(
         hypotheses, references, language=language, tokenised=tokenised, with_tokenised_bleu=True
     )
     by_sentence = sentence_chrf(hypotheses, references)
-    rows = zip(indices, sources, references, hypotheses, by_sentence, strict=True)
+    rounded = [round(chrf, 4) for chrf in by_sentence]
+    rows = zip(indices, sources, references, hypotheses, rounded, strict=True)
+    fields = TranslatedSentence.model_fields
     return TranslationTables(
         scores=scores,
         buckets=bleu_by_length(sources, hypotheses, references, language=language, tokenised=tokenised),
-        sentences=tuple(
-            TranslatedSentence(
-                index=index, source=source, reference=reference, hypothesis=hypothesis, chrf=round(chrf, 4)
-            )
-            for index, source, reference, hypothesis, chrf in rows
-        ),
+        sentences=tuple(TranslatedSentence(**dict(zip(fields, row, strict=True))) for row in rows),
     )
 
 
@@ -359,14 +342,12 @@ def base_language(language: str) -> str:
 
 
 class Translations(NamedTuple):
-    """The translations of a run for the test sentences."""
+    """The translations of a run for the test sentences, and how ``corpus_scores`` reads them."""
 
     written: list[str]
     references: list[str]
     language: str
-    """Code of the target language."""
     tokenised: bool
-    """Whether the texts are tokenised."""
 
 
 class Bleu(ComparisonMetric):
@@ -382,13 +363,10 @@ class Bleu(ComparisonMetric):
     def read(self, folder: Path) -> Translations:
         report = Report.load(folder / "report.json")
         sentences = TranslationTables.from_tree(report.tables).sentences
+        written = [sentence.hypothesis for sentence in sentences]
+        references = [sentence.reference for sentence in sentences]
         data: Any = open_run(folder).experiment.data
-        return Translations(
-            [sentence.hypothesis for sentence in sentences],
-            [sentence.reference for sentence in sentences],
-            language=data.languages[1],
-            tokenised=data.tokenised,
-        )
+        return Translations(written, references, data.languages[1], data.tokenised)
 
     def resample(
         self, runs: Sequence[Translations], num_resamples: int
