@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "info"]
@@ -125,6 +127,48 @@ def counted(
     """Yield a finding like ``about`` whose message begins with the number of items and their noun."""
     names = tuple(items)
     yield from about(names, severity, check, f"{number_of(len(names), noun)} {message}", remedy)
+
+
+class FindingTexts:
+    """Severity, message and remedy of each check of a task: the table ``findings.toml`` beside a module.
+
+    A message with a noun begins with the number of items and that noun.
+
+    Args:
+        module: the ``__file__`` of the module.
+    """
+
+    def __init__(self, module: str) -> None:
+        content = Path(module).with_name("findings.toml").read_text(encoding="utf-8")
+        self.texts: dict[str, dict[str, Any]] = tomllib.loads(content)
+
+    def finding(
+        self,
+        check: str,
+        items: Iterable[str] = (),
+        *,
+        count: int | None = None,
+        severity: Severity | None = None,
+        **values: Any,
+    ) -> Finding:
+        """Return a finding with the texts of its check.
+
+        Args:
+            items: names of what is affected.
+            count: how many are affected, if not all are named.
+            severity: if it is not that of the table.
+            values: what the texts leave open.
+        """
+        names, texts = tuple(items), self.texts[check]
+        number = len(names) if count is None else count
+        lead = f"{number_of(number, texts['noun'])} " if "noun" in texts else ""
+        message, remedy = (texts[part].format(count=number, **values) for part in ("message", "remedy"))
+        return Finding(severity or texts["severity"], check, lead + message, remedy, names, number)
+
+    def listed(self, check: str, items: Iterable[str], **values: Any) -> Iterator[Finding]:
+        """Yield a finding about these items, if there are any; further arguments as for ``finding``."""
+        if names := tuple(items):
+            yield self.finding(check, names, **values)
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -15,9 +15,10 @@ import numpy as np
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import DividedDataset, ImageSplit
 from vitrail.data.file_places import ImageFinder, relative_name
-from vitrail.data.findings import Finding, counted, number_of
+from vitrail.data.findings import Finding, FindingTexts, number_of
 from vitrail.data.splits import SplitName
 
+TEXTS = FindingTexts(__file__)
 SPACES = re.compile(r"\s+")
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # of a JSON file
 
@@ -168,15 +169,9 @@ class RawCaptions:
                 expected="at least one image with a caption",
                 remedy="Write captions; 'vitrail predict' needs none",
             )
-        for check, items, noun, message, remedy in (
-            ("captions-without-image", self.without_image, "image", "with captions cannot be found",
-             "Left out; add the images, or correct their names in the captions"),
-            ("images-without-captions", self.without_captions, "image", "without a caption",
-             "Left out; write captions, or move the images away"),
-            ("empty-captions", self.empty, "caption", "without a letter or digit",
-             "Left out; write them, or remove their lines"),
-        ):  # fmt: skip
-            self.findings += counted(items, "warning", check, noun, message, remedy)
+        self.findings += TEXTS.listed("captions-without-image", self.without_image)
+        self.findings += TEXTS.listed("images-without-captions", self.without_captions)
+        self.findings += TEXTS.listed("empty-captions", self.empty)
         return self
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.findings import Finding, Verdict, counted, judge, number_of
+from vitrail.data.findings import Finding, Verdict, judge, number_of
 from vitrail.data.image_checks import (
     find_conversions,
     find_missing_splits,
@@ -24,7 +24,7 @@ from vitrail.data.image_checks import (
 from vitrail.data.inspection import SeenImages, count_sizes, inspect_splits
 from vitrail.data.text.scripts import MARKUP, MOJIBAKE
 from vitrail.data.text.words import caption_words
-from vitrail.tasks.captioning.dataset import CaptionDataset
+from vitrail.tasks.captioning.dataset import TEXTS, CaptionDataset
 
 MIN_IMAGES = 2  # the loss compares images by their captions, which needs two
 FEW_IMAGES = 1000  # a captioner from random weights learns to name little from fewer
@@ -75,30 +75,14 @@ def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:
     """No images for training or test, or too few to learn from."""
     usable = Counter(split for split, _, _, seen in examined.rows() if not seen.error)
     given, number = len(examined.dataset.train), usable["train"]
-    if not number and not given and usable["test"]:
-        yield Finding(
-            "warning",
-            "no-train",
-            "there is no training image: these can be evaluated on, not learned from",
-            "To train, give a source with a training split",
-        )
+    if not number:
+        yield TEXTS.finding("no-images" if given or not usable["test"] else "no-train")
     elif number < MIN_IMAGES:
-        yield Finding(
-            "error",
-            "one-image" if number else "no-images",
-            f"{number_of(number, 'usable training image')}, and nothing can be learned from fewer than two",
-            "Give more images that open, with captions, or a source with a training split",
-        )
+        yield TEXTS.finding("one-image")
     elif number < FEW_IMAGES:
-        yield Finding(
-            "warning",
-            "few-images",
-            f"{number_of(number, 'training image')}, few to learn to name things from",
-            "Collect more, or start the encoder from a trained image model (--weights)",
-            count=number,
-        )
+        yield TEXTS.finding("few-images", count=number, images=number_of(number, "training image"))
     if given and not usable["test"]:
-        yield Finding("error", "no-test", "there is no usable test image", "Give more images with captions")
+        yield TEXTS.finding("no-test")
 
 
 def find_uneven_numbers(examined: SeenCaptions) -> Iterator[Finding]:
@@ -110,14 +94,8 @@ def find_uneven_numbers(examined: SeenCaptions) -> Iterator[Finding]:
     counts = Counter(numbers.values())
     if len(counts) > 1:
         usual = counts.most_common(1)[0][0]
-        yield from counted(
-            (f"{name} ({number})" for name, number in numbers.items() if number != usual),
-            "info",
-            "uneven-captions",
-            "image",
-            f"with more or fewer than {number_of(usual, 'caption')}",
-            "Nothing, if that is meant; scores rise with the number of references",
-        )
+        others = (f"{name} ({number})" for name, number in numbers.items() if number != usual)
+        yield from TEXTS.listed("uneven-captions", others, usual=number_of(usual, "caption"))
 
 
 def find_odd_captions(examined: SeenCaptions) -> Iterator[Finding]:
@@ -139,21 +117,11 @@ def find_odd_captions(examined: SeenCaptions) -> Iterator[Finding]:
         for text, count in images_of.most_common()
         if count >= max(MIN_COMMON, COMMON_SHARE * total)
     ]
-    faults = (
-        ("long-captions", long_ones, "caption", f"of more than {MAX_WORDS} words",
-         "Shorten them; training leaves long ones out (data.max_length)"),
-        ("markup", marked, "image", "whose captions hold tags or character references (<b>, &amp;)",
-         "Remove tags and resolve references"),
-        ("mojibake", damaged, "image", "whose captions are UTF-8 that was read in another encoding",
-         "Repair them (the package ftfy does)"),
-        ("common-captions", common, "caption", "shared by many images, as programs write them",
-         "Remove them, unless the images are alike; a model learns to write them for every image"),
-    )  # fmt: skip
-    for check, items, noun, message, remedy in faults:
-        yield from counted(items, "warning", check, noun, message, remedy)
-    yield from counted(
-        twice, "info", "repeated-captions", "image", "with the same caption twice", "Nothing to do"
-    )
+    yield from TEXTS.listed("long-captions", long_ones, words=MAX_WORDS)
+    yield from TEXTS.listed("markup", marked)
+    yield from TEXTS.listed("mojibake", damaged)
+    yield from TEXTS.listed("common-captions", common)
+    yield from TEXTS.listed("repeated-captions", twice)
 
 
 def find_duplicates(examined: SeenCaptions) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.data.findings import Finding, Severity, Verdict, judge, number_of
+from vitrail.data.findings import Finding, FindingTexts, Severity, Verdict, judge, number_of
 from vitrail.data.text.scripts import (
     CONTROL,
     MARKUP,
@@ -50,46 +50,7 @@ FAULTS: dict[str, Callable[[Characters], np.ndarray]] = {
 }
 """What makes a pair unusable, as masks of one side's sentences."""
 
-# Severity, noun, message and remedy of each check; with a noun, the message begins with the number of items.
-TEXTS: dict[str, tuple[Severity, str, str, str]] = {
-    "no-pairs": ("error", "", "there is no usable training pair", "Give sentences with their translations"),
-    "no-train": ("warning", "",
-        "there is no training pair: these pairs can be evaluated on, not learned from",
-        "To train, give a source with a training split"),
-    "few-pairs": ("warning", "training pair", ", few to learn a language from",
-        "Collect more, or start from a trained model"),
-    "no-test": ("warning", "", "there is no usable test pair", "Give more pairs"),
-    "empty-side": ("warning", "pair", " of {total} with an empty side",
-        "They are left out; write the missing sentences, or remove the lines on both sides"),
-    "undecodable": ("warning", "pair", " of {total} with bytes that are not UTF-8",
-        "They are left out; convert the file (iconv -f LATIN1 -t UTF-8), or mend these lines"),
-    "too-long": ("warning", "text", f" of more than {MAX_WORDS} words or {MAX_CHARACTERS} characters",
-        "Their pairs are left out; write one sentence on each line"),
-    "mojibake": ("warning", "sentence", " with UTF-8 that was read in another encoding",
-        "Repair them (the package ftfy does), or remove the lines on both sides"),
-    "control-characters": ("warning", "sentence", " with control characters or line separators",
-        "Remove these characters; they are not part of a sentence"),
-    "unexpected-script": ("warning", "",
-        "the side named {language} is written in {script}, not in {expected}",
-        "See whether the sides are exchanged, or the files of another language"),
-    "other-script": ("warning", "sentence", " of the {language} side in another script than {script}",
-        "See whether they are of another language; remove such lines on both sides"),
-    "length-ratio": ("warning", "pair", " of lengths over {bound:.1f} times off the usual ratio",
-        "See whether these are translations of each other; remove those that are not"),
-    "unrelated-lengths": ("warning", "",
-        "the lengths of both sides are hardly related (correlation {correlation:.2f})",
-        "See whether line by line they are translations, or one side is moved or shuffled"),
-    "copies": ("info", "pair", " of {total} with a target that repeats the source",
-        "Translate them or remove them, unless they are names; a model learns to copy from few"),
-    "markup": ("warning", "sentence", " with tags or character references (<b>, &amp;)",
-        "Remove tags and resolve references on both sides, unless translations shall have them"),
-    "in-train": ("warning", "{split} pair", " with the same source and target as a training pair",
-        "Remove the copies from one of the two; they inflate the score"),
-    "source-in-train": ("info", "{split} sentence", " that train has too, with another translation",
-        "Nothing, if they are common phrases"),
-    "repeated-in-train": ("info", "pair", " more than once among the training pairs",
-        "Remove the copies, unless the repetition is meant"),
-}  # fmt: skip
+TEXTS = FindingTexts(__file__)
 
 
 def check_pairs(dataset: PairDataset) -> Verdict:
@@ -223,39 +184,16 @@ class ExaminedPairs:
         return {"mean": round(float(words.mean()), 2), "longest": int(words.max())}
 
 
-def _found(
-    check: str,
-    items: Iterable[str] = (),
-    *,
-    count: int = -1,
-    severity: Severity | None = None,
-    split: str = "",
-    **values: Any,
-) -> Finding:
-    """Return a finding with the texts of its check; ``split`` goes before the name of the check."""
-    usual, noun, message, remedy = TEXTS[check]
-    names = tuple(items)
-    lead = number_of(len(names) if count < 0 else count, noun.format(split=split)) if noun else ""
-    name = f"{split}-{check}" if split else check
-    return Finding(severity or usual, name, lead + message.format(**values), remedy, names, count)
-
-
-def _about(check: str, items: Iterable[str], **values: Any) -> Iterator[Finding]:
-    """Yield a finding about these items, if there are any."""
-    if names := tuple(items):
-        yield _found(check, names, **values)
-
-
 def find_too_few(examined: ExaminedPairs) -> Iterator[Finding]:
     """No pairs for training or test, or too few to learn from."""
     given, usable = len(examined.dataset.train), int(examined.is_usable["train"].sum())
     has_test = examined.is_usable["test"].any()
     if usable == 0:
-        yield _found("no-pairs" if given or not has_test else "no-train")
+        yield TEXTS.finding("no-pairs" if given or not has_test else "no-train")
     elif usable < FEW_PAIRS:
-        yield _found("few-pairs", count=usable)
+        yield TEXTS.finding("few-pairs", count=usable, pairs=number_of(usable, "training pair"))
     if given and not has_test:
-        yield _found("no-test")
+        yield TEXTS.finding("no-test")
 
 
 def find_empty_sides(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -268,7 +206,7 @@ def find_empty_sides(examined: ExaminedPairs) -> Iterator[Finding]:
             side = "both sides" if source[index] and target[index] else first if source[index] else second
             items.append(f"{split.names[index]} ({side})")
     severity: Severity = "error" if len(items) == examined.num_pairs else "warning"
-    yield from _about("empty-side", items, severity=severity, total=examined.num_pairs)
+    yield from TEXTS.listed("empty-side", items, severity=severity, total=examined.num_pairs)
 
 
 def find_undecodable(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -276,18 +214,20 @@ def find_undecodable(examined: ExaminedPairs) -> Iterator[Finding]:
     items = [item for side, mask in examined.faulty_sides("undecodable") for item in side.items(mask)]
     number = sum(int(mask.any(axis=0).sum()) for mask in examined.faults["undecodable"].values())
     severity: Severity = "error" if number > MAX_UNDECODABLE * examined.num_pairs else "warning"
-    yield from _about("undecodable", items, count=number, severity=severity, total=examined.num_pairs)
+    yield from TEXTS.listed("undecodable", items, count=number, severity=severity, total=examined.num_pairs)
 
 
 def find_too_long(examined: ExaminedPairs) -> Iterator[Finding]:
     """Sides too long for a sentence."""
-    yield from _about(
+    yield from TEXTS.listed(
         "too-long",
         (
             f"{side.names[index]} ({side.language}, {side.characters.words[index]} words)"
             for side, mask in examined.faulty_sides("too_long")
             for index in np.flatnonzero(mask).tolist()
         ),
+        words=MAX_WORDS,
+        characters=MAX_CHARACTERS,
     )
 
 
@@ -298,8 +238,8 @@ def find_encoding_damage(examined: ExaminedPairs) -> Iterator[Finding]:
     for side in examined.sides:
         damaged += side.matching(lambda text: not text.isascii() and bool(MOJIBAKE.search(text)))
         controls += side.items((side.characters.classes[:, CONTROL] > 0) & side.is_usable)
-    yield from _about("mojibake", damaged)
-    yield from _about("control-characters", controls)
+    yield from TEXTS.listed("mojibake", damaged)
+    yield from TEXTS.listed("control-characters", controls)
 
 
 def find_other_scripts(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -307,7 +247,7 @@ def find_other_scripts(examined: ExaminedPairs) -> Iterator[Finding]:
     for language, script in examined.script_of.items():
         expected = SCRIPT_OF_LANGUAGE.get(re.split("[-_]", language)[0], script)
         if expected != script:
-            yield _found(
+            yield TEXTS.finding(
                 "unexpected-script", (language,), language=language, script=script, expected=expected
             )
         items: list[str] = []
@@ -316,7 +256,7 @@ def find_other_scripts(examined: ExaminedPairs) -> Iterator[Finding]:
                 letters = side.characters.letters.sum(axis=1)
                 others = letters - side.characters.letters[:, SCRIPTS.index(script)]
                 items += side.items((others >= MIN_LETTERS) & (2 * others > letters) & side.is_usable)
-        yield from _about("other-script", items, language=language, script=script)
+        yield from TEXTS.listed("other-script", items, language=language, script=script)
 
 
 def find_odd_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -337,7 +277,7 @@ def find_odd_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
             f"{split.names[index]} ({source[index]} : {target[index]} characters)"
             for index in np.flatnonzero(is_odd)
         ]
-    yield from _about("length-ratio", items, bound=np.exp(bound))
+    yield from TEXTS.listed("length-ratio", items, bound=np.exp(bound))
 
 
 def find_unrelated_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -348,7 +288,7 @@ def find_unrelated_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
         return
     correlation = float(np.corrcoef(source, target)[0, 1])
     if correlation < UNRELATED:
-        yield _found("unrelated-lengths", count=len(source), correlation=correlation)
+        yield TEXTS.finding("unrelated-lengths", count=len(source), correlation=correlation)
 
 
 def find_copies(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -362,7 +302,7 @@ def find_copies(examined: ExaminedPairs) -> Iterator[Finding]:
             if has_letters[index] and split.sources[index].strip() == split.targets[index].strip()
         ]
     severity: Severity = "warning" if len(items) >= MANY_COPIES * examined.num_pairs else "info"
-    yield from _about("copies", items, severity=severity, total=examined.num_pairs)
+    yield from TEXTS.listed("copies", items, severity=severity, total=examined.num_pairs)
 
 
 def find_markup(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -370,7 +310,7 @@ def find_markup(examined: ExaminedPairs) -> Iterator[Finding]:
     items: list[str] = []
     for side in examined.sides:
         items += side.matching(lambda text: ("<" in text or "&" in text) and bool(MARKUP.search(text)))
-    yield from _about("markup", items)
+    yield from TEXTS.listed("markup", items)
 
 
 def find_duplicates(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -392,9 +332,9 @@ def find_duplicates(examined: ExaminedPairs) -> Iterator[Finding]:
                 leaked.append(f"{pair_name} = {first_by_pair[pair]}")
             elif source in first_by_source:
                 known.append(f"{pair_name} = {first_by_source[source]}")
-        yield from _about("in-train", leaked, split=name)
-        yield from _about("source-in-train", known, split=name)
-    yield from _about(
+        yield from TEXTS.listed(f"{name}-in-train", leaked)
+        yield from TEXTS.listed(f"{name}-source-in-train", known)
+    yield from TEXTS.listed(
         "repeated-in-train", (" = ".join((first_by_pair[pair], *names)) for pair, names in repeated.items())
     )
 

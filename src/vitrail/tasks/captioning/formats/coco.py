@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, nested
-from vitrail.data.findings import counted
 from vitrail.data.formats import Format
 from vitrail.data.splits import split_of
-from vitrail.tasks.captioning.dataset import BROKEN, RawCaptions, broken_file
+from vitrail.tasks.captioning.dataset import BROKEN, TEXTS, RawCaptions, broken_file
 
 LISTS = '"images" (id, file_name) and "annotations" (image_id, caption)'
 PREFIX = "captions"  # of COCO's own files; instances_ and person_keypoints_ lie beside them
@@ -45,14 +44,7 @@ def read(path: Path) -> RawCaptions:
             continue
         finders.append(ImageFinder(_image_folders(root, file)))
         raw.add_files(split, _read_file(file, raw), finders[-1], root, where=file)
-    raw.findings += counted(
-        unread,
-        "warning",
-        "unread-file",
-        "file",
-        "of no known split, or of one that is read already; not used",
-        "Name each file by its split, such as captions_val.json",
-    )
+    raw.findings += TEXTS.listed("unread-file", unread)
     return raw.finish(finders, root, where=path)
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, existing, folders_in
-from vitrail.data.findings import about, number_of
+from vitrail.data.findings import number_of
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName
 from vitrail.data.text.lines import read_content, read_lines
-from vitrail.tasks.captioning.dataset import RawCaptions
+from vitrail.tasks.captioning.dataset import TEXTS, RawCaptions
 
 LINE = re.compile(r"^(?P<image>[^#\t]+)#(?P<number>\d+)\t(?P<text>.*)$")
 LISTS: dict[SplitName, str] = {"train": "trainImages", "validation": "devImages", "test": "testImages"}
@@ -74,13 +74,7 @@ def _divide(
         return {"train": dict(captions)}
     listed = {name for names in by_split.values() for name in names}
     others = [name for name in captions if name not in listed]
-    raw.findings += about(
-        others,
-        "info",
-        "unlisted-captions",
-        f"captions of {number_of(len(others), 'image')} that no list of a split names, not used",
-        "Nothing: the published splits leave some out",
-    )
+    raw.findings += TEXTS.listed("unlisted-captions", others, images=number_of(len(others), "image"))
     return by_split
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, existing, folders_in, relative_name
-from vitrail.data.findings import counted, number_of
+from vitrail.data.findings import number_of
 from vitrail.data.formats import Format
 from vitrail.data.hub_sets import HubSet, cached_features, load_named, load_saved, saved_features
 from vitrail.data.splits import SplitName, split_of
@@ -33,7 +33,7 @@ from vitrail.data.tables import (
     table_stem,
     tables_in,
 )
-from vitrail.tasks.captioning.dataset import RawCaptions
+from vitrail.tasks.captioning.dataset import TEXTS, RawCaptions
 
 CAPTION_COLUMNS = (
     "caption", "captions", "text", "texts", "sentence", "sentences", "sentences_raw", "comment", "comments",
@@ -78,14 +78,7 @@ def read(path: Path) -> RawCaptions:
         for part, rows in found.items():
             images, names, captions = zip(*rows.values(), strict=True)
             raw.add(part, images, captions, names)
-    raw.findings += counted(
-        unread,
-        "warning",
-        "unread-tables",
-        "table",
-        "of no known split, which training does not use",
-        "Name them train, validation or test",
-    )
+    raw.findings += TEXTS.listed("unread-tables", unread)
     return raw.finish(finders if any(finder.found for finder in finders) else [], root, where=path)
 
 
