@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vitrail.interpret.draw import DrawnBox, box_text, draw_boxes
+from vitrail.interpret.draw import Corners, DrawnBox, box_text, draw_boxes
 from vitrail.models.contract import DetectionOutput, Scoring, class_scores
 
 MAX_BOXES = 100  # per image and class, the best of them; the largest number that COCO counts
@@ -110,6 +110,13 @@ class Detections(NamedTuple):
         none = torch.zeros(0)
         return cls(name, (0, 0), torch.zeros(0, 4), none, none.long(), class_names, error)
 
+    def rows(self) -> Iterator[tuple[int, float, Corners]]:
+        """Yield class, score and corners of each box."""
+        for label, score, box in zip(
+            self.labels.tolist(), self.scores.tolist(), self.boxes_xyxy.tolist(), strict=True
+        ):
+            yield label, score, (box[0], box[1], box[2], box[3])
+
     def to_json(self) -> dict[str, Any]:
         if self.error is not None:
             return {"source": self.name, "error": self.error}
@@ -119,9 +126,7 @@ class Detections(NamedTuple):
                 "score": round(score, 4),
                 "box_xyxy": [round(value, 2) for value in box],
             }
-            for box, score, label in zip(
-                self.boxes_xyxy.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True
-            )
+            for label, score, box in self.rows()
         ]
         return {"source": self.name, "height": self.size[0], "width": self.size[1], "boxes": boxes}
 
@@ -130,10 +135,9 @@ class Detections(NamedTuple):
         return draw_boxes(picture, self.drawn_boxes())
 
     def drawn_boxes(self) -> list[DrawnBox]:
-        rows = zip(self.boxes_xyxy.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True)
         return [
-            DrawnBox((left, top, right, bottom), label, box_text(self.class_names[label], label, score))
-            for (left, top, right, bottom), score, label in rows
+            DrawnBox(box, label, box_text(self.class_names[label], label, score))
+            for label, score, box in self.rows()
         ]
 
 

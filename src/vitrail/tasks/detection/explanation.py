@@ -89,22 +89,14 @@ def _boxes(detections: Detections) -> Boxes:
     drawn = detections.drawn_boxes()
     return Boxes(
         # A page can write any name, unlike a picture.
-        texts=tuple(
-            f"{detections.class_names[label]} {score:.2f}"
-            for label, score in zip(detections.labels.tolist(), detections.scores.tolist(), strict=True)
+        texts=tuple(f"{detections.class_names[label]} {score:.2f}" for label, score, _ in detections.rows()),
+        corners=tuple(
+            (left * (1 / width), top * (1 / height), right * (1 / width), bottom * (1 / height))
+            for left, top, right, bottom in (box.corners for box in drawn)
         ),
-        corners=tuple(_shares(box.corners, width, height) for box in drawn),
         labels=tuple(box.label for box in drawn),
         marks=tuple(box.text for box in drawn),
     )
-
-
-def _shares(
-    corners: tuple[float, float, float, float], width: int, height: int
-) -> tuple[float, float, float, float]:
-    left, top, right, bottom = corners
-    horizontal, vertical = 1 / width, 1 / height
-    return left * horizontal, top * vertical, right * horizontal, bottom * vertical
 
 
 def _keep(recorded: AttentionMap) -> AttentionMap | None:

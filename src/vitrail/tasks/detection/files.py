@@ -62,7 +62,7 @@ def detection_results(found: Sequence[Detections], *notes: str) -> FileResults:
         if each.error is not None:
             continue
         best: dict[int, float] = {}
-        for label, score in zip(each.labels.tolist(), each.scores.tolist(), strict=True):
+        for label, score, _ in each.rows():
             best[label] = max(score, best.get(label, 0.0))
         counts = Counter(each.labels.tolist())
         rows += [
@@ -145,7 +145,7 @@ def coco_results(found: Sequence[Detections], class_ids: Sequence[int]) -> list[
     results = []
     for number, each in enumerate(found, start=1):
         boxes = xyxy_to_xywh(each.boxes_xyxy.double()).tolist()
-        for label, score, box in zip(each.labels.tolist(), each.scores.tolist(), boxes, strict=True):
+        for (label, score, _), box in zip(each.rows(), boxes, strict=True):
             rounded = [round(value, 2) for value in box]  # hundredths of a pixel, as COCO has them
             results.append(
                 {
@@ -186,10 +186,9 @@ def table_of(found: Sequence[Detections]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(TABLE_HEADER)
     for each in found:
-        rows = zip(each.labels.tolist(), each.scores.tolist(), each.boxes_xyxy.tolist(), strict=True)
         lines = [
             (each.name, each.class_names[label], f"{score:.4f}", *(f"{edge:.2f}" for edge in box), "")
-            for label, score, box in rows
+            for label, score, box in each.rows()
         ]
         writer.writerows(lines or [(each.name, *[""] * 6, each.error or "")])
     return text.getvalue()

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from PIL import Image, ImageDraw
 from torch import Tensor
 
@@ -78,48 +78,6 @@ ATTENTION_NOTE = (
 )
 
 
-class BlockPredictions(NamedTuple):
-    """What the decoder blocks of a detector predict for the same images."""
-
-    by_block: list[list[ImageBoxes]]
-    """The first block first."""
-    boxes: Float[Tensor, "images queries 4"]
-    """Of the last block: centre, width and height, normalised."""
-    scores: Float[Tensor, "images queries"]
-    """The confidence of each of these in its best class."""
-
-    def scores_by_block(self, num_classes: int) -> dict[str, list[float]]:
-        """Return AP50 and AP of each block, as predicted and after NMS."""
-        curves: dict[str, list[float]] = {name: [] for name in STYLES}
-        for images in self.by_block:
-            plain = coco_scores(images, num_classes, brief=True)
-            suppressed = coco_scores([suppress(image) for image in images], num_classes, brief=True)
-            scores = (plain.ap50, suppressed.ap50, plain.ap, suppressed.ap)
-            for values, score in zip(curves.values(), scores, strict=True):
-                values.append(score or 0.0)
-        return curves
-
-
-def predict_by_block(
-    detector: Detector, objective: DetectionObjective, source: BoxSource
-) -> BlockPredictions:
-    """Predict from every decoder block for the first images of a source."""
-    samples = [source.load(index, None) for index in range(min(len(source), MAX_IMAGES))]
-    evaluators: list[DetectionEvaluator] = []
-    last = []
-    for part in chunks_of(samples, BATCH):
-        batch = objective.collate(part, None).to(detector.device)
-        with torch.inference_mode():
-            outputs = detector.model.by_block(*objective.inputs(batch))
-        evaluators = evaluators or [objective.evaluator() for _ in outputs]
-        for evaluator, output in zip(evaluators, outputs, strict=True):
-            evaluator.add(batch, output)
-        scores = class_scores(outputs[-1].logits, objective.scoring).amax(dim=-1)
-        last.append((outputs[-1].boxes.float().cpu(), scores.cpu()))
-    boxes, confidences = (torch.cat(parts) for parts in zip(*last, strict=True))
-    return BlockPredictions([each.images_in_order() for each in evaluators], boxes, confidences)
-
-
 def suppress(image: ImageBoxes, least_iou: float = NMS_IOU) -> ImageBoxes:
     """Remove each box that overlaps a better one of its class by more than ``least_iou`` (NMS)."""
     order = image.found_scores.argsort(descending=True, stable=True)
@@ -183,10 +141,33 @@ class SetFigures:
         assert isinstance(objective, DetectionObjective)
         assert isinstance(source, BoxSource)
         self.detector, self.objective, self.source, self.tables = detector, objective, source, tables
-        self.predicted = predict_by_block(detector, objective, source)
-        self.curves = self.predicted.scores_by_block(objective.num_classes)
         self.has_learned_queries = getattr(detector.config, "queries", "learned") == "learned"
         """Queries that start from proposals differ from image to image, and are not drawn."""
+        self.count = min(len(source), MAX_IMAGES)
+        by_block: list[DetectionEvaluator] = []
+        last = []
+        for indices in chunks_of(range(self.count), BATCH):
+            samples = [source.load(index, None) for index in indices]
+            batch = objective.collate(samples, None).to(detector.device)
+            with torch.inference_mode():
+                outputs = detector.model.by_block(*objective.inputs(batch))
+            by_block = by_block or [objective.evaluator() for _ in outputs]
+            for evaluator, output in zip(by_block, outputs, strict=True):
+                evaluator.add(batch, output)
+            scores = class_scores(outputs[-1].logits, objective.scoring).amax(dim=-1)
+            last.append((outputs[-1].boxes.float().cpu(), scores.cpu()))
+        self.boxes, self.scores = (torch.cat(parts) for parts in zip(*last, strict=True))
+        """Of each image and query, as the last block predicts: cxcywh, and the score of the best class."""
+        self.curves: dict[str, list[float]] = {name: [] for name in STYLES}
+        """AP50 and AP of each block, as predicted and after NMS."""
+        for images in (evaluator.images_in_order() for evaluator in by_block):
+            suppressed = [suppress(image) for image in images]
+            plain, after = (
+                coco_scores(each, objective.num_classes, brief=True) for each in (images, suppressed)
+            )
+            scores = (plain.ap50, after.ap50, plain.ap, after.ap)
+            for values, score in zip(self.curves.values(), scores, strict=True):
+                values.append(score or 0.0)
 
     def write(self, path: Path) -> None:
         """Write all of them as a page, or figures 4 and 7 as .png, .svg or .pdf."""
@@ -209,7 +190,6 @@ class SetFigures:
         """Return them as the sections of a page."""
         from matplotlib.figure import Figure
 
-        count = len(self.predicted.boxes)
         figure, axes = new_figure("decoder block", "score")
         self._draw_blocks(axes, ON_PAGE)
         rows = [
@@ -218,13 +198,13 @@ class SetFigures:
         ]
         numbers = table(("decoder block", *self.curves), rows, frozenset(range(5)))
         plot = plots_in_row([inline_svg(figure, "scores by decoder block")])
-        sections = [section("Decoder blocks", plot + numbers, BLOCKS_NOTE.format(count=count))]
+        sections = [section("Decoder blocks", plot + numbers, BLOCKS_NOTE.format(count=self.count))]
         if self.has_learned_queries:
             figure = Figure(figsize=(7.5, 6.5), layout="constrained", dpi=200)
             figure.patch.set_alpha(0)
             self._draw_queries(figure, ON_PAGE)
             plot = inline_svg(figure, "boxes of each object query")
-            sections.append(section("Object queries", plot, QUERIES_NOTE.format(count=count)))
+            sections.append(section("Object queries", plot, QUERIES_NOTE.format(count=self.count)))
         for index in (best_images(self.tables, 1) or typical_images(self.tables, 1))[:1]:
             sections += self._sections_of(index)
         return tuple(sections)
@@ -261,18 +241,18 @@ class SetFigures:
 
     def _draw_queries(self, figure: FigureBase, inks: Inks) -> None:
         """Draw the centres of the boxes of those queries that predict the most objects."""
-        boxes, scores = self.predicted.boxes, self.predicted.scores
-        share = (scores >= self.tables.threshold).float().mean(dim=0)
+        threshold = self.tables.threshold
+        share = (self.scores >= threshold).float().mean(dim=0)
         shown = share.argsort(descending=True, stable=True)[:MAX_QUERIES].sort().values.tolist()
         columns = math.ceil(len(shown) ** 0.5)
         panes = figure.subplots(-(-len(shown) // columns), columns, squeeze=False).flatten()
         for query, axes in zip(shown, panes, strict=False):
-            x, y, width, height = boxes[:, query].unbind(dim=-1)
+            x, y, width, height = self.boxes[:, query].unbind(dim=-1)
             colours = [
                 COLOURS[2] if w * h < SMALL_SIDE**2 else COLOURS[1] if w > h else COLOURS[0]
                 for w, h in zip(width.tolist(), height.tolist(), strict=True)
             ]
-            opacity = torch.where(scores[:, query] < self.tables.threshold, FAINT, 1.0)
+            opacity = torch.where(self.scores[:, query] < threshold, FAINT, 1.0)
             axes.scatter(x, y, s=6, c=colours, alpha=opacity.numpy(), linewidths=0, rasterized=True)
             axes.set(xlim=(0, 1), ylim=(1, 0), xticks=[], yticks=[], aspect="equal")
             axes.set_title(f"query {query}: {share[query]:.0%}", fontsize=8, color=inks.ink)
