@@ -38,11 +38,7 @@ EXPECTED = 'a JSON object with the lists "images", "annotations" and "categories
 
 
 def load_coco(path: Path) -> dict[str, list[Any]]:
-    """Read a file and check its outer form; one without an ``annotations`` key is left without it.
-
-    Raises:
-        DataError: it cannot be read, is not JSON, or has other keys.
-    """
+    """Read a file and check its outer form; one without an ``annotations`` key is left without it."""
 
     def faulty(given: str, remedy: str) -> DataError:
         return DataError(f"{path} {given}", expected=EXPECTED, remedy=remedy)
@@ -66,12 +62,7 @@ def load_coco(path: Path) -> dict[str, list[Any]]:
 def read_coco(
     path: Path, content: Mapping[str, list[Any]], finder: ImageFinder, reading: Reading
 ) -> list[AnnotatedImage]:
-    """Join the annotations of one file to its images, and return those that exist, in the file's order.
-
-    Args:
-        path: the file, for messages.
-        content: what ``load_coco`` returned.
-    """
+    """Join the annotations of one file to its images, and return those that exist, in the file's order."""
     images: dict[str, AnnotatedImage] = {}
     absent: dict[str, str] = {}
     for position, entry in enumerate(content["images"]):
@@ -96,37 +87,41 @@ def read_coco(
         if key is None:
             reading.note("malformed-entries", f"{where} (image_id {entry.get('image_id')!r:.40})")
         elif key in images:
-            _add_box(images[key], entry, where, reading)
+            box, category, crowd = (entry.get(name) for name in ("bbox", "category_id", "iscrowd"))
+            called = f"{where}, {images[key].name} (bbox {box!r:.60}, category_id {category!r:.40})"
+            is_crowd = whole_number(crowd or 0) == 1 or crowd is True
+            reading.add_box(images[key], box, whole_number(category), called, is_crowd=is_crowd)
         elif key not in absent:
             missing[f"{path.name}: image_id {key}"] = None
     reading.without_image += missing
     return list(images.values())
 
 
-def _add_box(image: AnnotatedImage, entry: Mapping[str, Any], where: str, reading: Reading) -> None:
-    box, category = entry.get("bbox"), whole_number(entry.get("category_id"))
-    called = f"{where}, {image.name} (bbox {box!r:.60}, category_id {entry.get('category_id')!r:.40})"
-    is_crowd = whole_number(entry.get("iscrowd") or 0) == 1 or entry.get("iscrowd") is True
-    reading.add_box(image, box, category, called, is_crowd=is_crowd)
+def _category_names(path: Path, entries: list[Any], names: dict[int, str]) -> frozenset[int]:
+    """Add the categories of a file to those of the files before it, and return its own ids."""
 
+    def faulty(given: str, expected: str, remedy: str = "Correct the list of categories") -> DataError:
+        return DataError(f"{path} {given}", expected=expected, remedy=remedy)
 
-def _category_names(path: Path, entries: list[Any]) -> dict[int, str]:
-    def faulty(given: str, expected: str) -> DataError:
-        return DataError(f"{path} {given}", expected=expected, remedy="Correct the list of categories")
-
-    names: dict[int, str] = {}
+    own: dict[int, str] = {}
     for entry in entries:
         class_id = whole_number(entry.get("id")) if isinstance(entry, Mapping) else None
         name = str(entry.get("name") or "").strip() if isinstance(entry, Mapping) else ""
         if class_id is None or not name:
             expected = 'a whole number as "id" and a text as "name"'
             raise faulty(f"has the category {entry!r:.80}", expected)
-        if names.setdefault(class_id, name) != name:
-            given = f"gives the id {class_id} to the categories {names[class_id]!r} and {name!r}"
+        if own.setdefault(class_id, name) != name:
+            given = f"gives the id {class_id} to the categories {own[class_id]!r} and {name!r}"
             raise faulty(given, "an id of its own for each category")
-    if not names:
+        if names.setdefault(class_id, name) != name:
+            given = (
+                f"gives the id {class_id} to the category {name!r}, and another file to {names[class_id]!r}"
+            )
+            expected = "the same categories in the files of all splits"
+            raise faulty(given, expected, "Export the splits together, so that their ids agree")
+    if not own:
         raise faulty("has an empty list of categories", 'at least one category with "id" and "name"')
-    return names
+    return frozenset(own)
 
 
 def _key(value: Any) -> str | None:
@@ -158,10 +153,13 @@ def read(path: Path) -> RawBoxes:
     if path.is_dir():
         folder = next(folder for folder in nested(path) if _candidates(folder))
         files, unread = _assign_splits(folder)
-    reading = Reading(_data_root(folder))
+    if folder.resolve().name.lower() == "annotations":  # the folder of annotations alone was named
+        folder = folder.resolve().parent if folder.name in ("", "..") else folder.parent
+    reading = Reading(folder)
     for file in unread:
         reading.note("unread-splits", relative_name(file, reading.root))
-    categories: dict[SplitName, dict[int, str]] = {}
+    names: dict[int, str] = {}
+    ids: list[frozenset[int]] = []
     for split, file in files.items():
         content = load_coco(file)
         if "annotations" not in content and len(files) > 1:  # such as image_info_test2017.json
@@ -169,7 +167,7 @@ def read(path: Path) -> RawBoxes:
             continue
         finder = ImageFinder(_image_folders(reading.root, file, split))
         reading.finders.append(finder)
-        categories[split] = _category_names(file, content["categories"])
+        ids.append(_category_names(file, content["categories"], names))
         reading.annotated[split] = read_coco(file, content, finder, reading)
         if content["images"] and not reading.annotated[split]:
             raise _no_images(file, content["images"], reading.root)
@@ -179,8 +177,9 @@ def read(path: Path) -> RawBoxes:
             expected="a box for at least one image",
             remedy="Give the files of annotations, instances_*.json",
         )
-    classes = Classes.of_ids(_join_classes(categories, reading), reading)
-    return assemble(reading, classes, box_format="xywh")
+    for class_id in sorted(set(names) - frozenset.intersection(*ids)):
+        reading.note("class-lists-differ", names[class_id])
+    return assemble(reading, Classes.of_ids(names, reading), box_format="xywh")
 
 
 def _assign_splits(root: Path) -> tuple[dict[SplitName, Path], list[Path]]:
@@ -212,12 +211,6 @@ def _assign_splits(root: Path) -> tuple[dict[SplitName, Path], list[Path]]:
     return {split: files[split] for split in order if split in files}, unread
 
 
-def _data_root(folder: Path) -> Path:
-    """Return the root of the data set if the folder of annotations alone was named."""
-    parent = folder.resolve().parent if folder.name in ("", "..") else folder.parent
-    return parent if folder.resolve().name.lower() == "annotations" else folder
-
-
 def _candidates(root: Path) -> list[Path]:
     folders = existing([root, root / "annotations", root / "Annotations", *split_folders(root).values()])
     marks = (INSTANCES, ROBOFLOW_NAME)  # tell a file by its name, however damaged it may be
@@ -243,24 +236,6 @@ def _image_folders(root: Path, file: Path, split: SplitName) -> list[Path]:
         folders += [root / name, root / "images" / name, root / name / "images", file.parent / name]
     folders += [root / "images", root / "JPEGImages", root / "data", root]
     return existing(folders)
-
-
-def _join_classes(by_split: Mapping[SplitName, Mapping[int, str]], reading: Reading) -> dict[int, str]:
-    """Join the categories of all files."""
-    names: dict[int, str] = {}
-    for split, part in by_split.items():
-        for class_id, name in part.items():
-            if names.setdefault(class_id, name) != name:
-                raise DataError(
-                    f"the id {class_id} is the category {names[class_id]!r} in one file and {name!r} in that "
-                    f"of the {split} split",
-                    expected="the same categories in the files of all splits",
-                    remedy="Export the splits together, so that their ids agree",
-                )
-    for class_id, name in sorted(names.items()):
-        if not all(class_id in part for part in by_split.values()):
-            reading.note("class-lists-differ", name)
-    return names
 
 
 def _no_images(file: Path, entries: list[Any], root: Path) -> DataError:

@@ -132,11 +132,7 @@ def described_names(features: Any, column: str, field: str) -> list[str] | None:
 
 
 def _join(reading: Reading, found: Found, names: Sequence[str] | None) -> RawBoxes:
-    """Choose the format of the boxes of all splits.
-
-    Raises:
-        DataError: classes are neither names nor ids.
-    """
+    """Choose the format of the boxes of all splits."""
     classes = _classes(reading, names)
     boxes, sizes = [], []
     for split, entries in reading.annotated.items():
@@ -150,11 +146,7 @@ def _join(reading: Reading, found: Found, names: Sequence[str] | None) -> RawBox
 
 
 def image_of(cell: Any, folder: Path, called: str) -> Path | bytes | None:
-    """Return the image in a cell: bytes, a file relative to a folder, or nothing.
-
-    Raises:
-        DataError: it is none of these.
-    """
+    """Return the image in a cell: bytes, a file relative to a folder, or nothing."""
     value = content_of(cell)
     if value is None or value == "":
         return None

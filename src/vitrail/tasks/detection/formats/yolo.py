@@ -128,11 +128,7 @@ def looks_like_config(path: Path) -> bool:
 
 
 def load_config(path: Path) -> YoloConfig:
-    """Read a YAML file.
-
-    Raises:
-        DataError: it is not valid YAML, or its names or folders are malformed.
-    """
+    """Read a YAML file."""
     try:
         import yaml
     except ImportError:
@@ -191,11 +187,7 @@ GENERIC = frozenset({"images", "labels", "data", "."})  # too common to tell a f
 
 
 def find_config(root: Path) -> Path | None:
-    """Find the YAML file of a folder, beside the images or one folder deeper.
-
-    Raises:
-        DataError: there are several and none has a usual name.
-    """
+    """Find the YAML file of a folder, beside the images or one folder deeper."""
     files = list(_configs(root))
     if len(files) > 1:
         usual = [file for name in CONFIG_NAMES for file in files if file.stem.lower() == name]
@@ -243,11 +235,7 @@ def images_by_split(root: Path) -> dict[SplitName, list[Path]]:
 
 
 def read_image_list(file: Path, bases: Sequence[Path]) -> list[Path]:
-    """Read a text file of image paths, one per line, relative to the file or absolute.
-
-    Raises:
-        DataError: it is not text.
-    """
+    """Read a text file of image paths, one per line, relative to the file or absolute."""
     images = []
     for line in map(str.strip, read_list(file, entry="the path of an image")):
         if is_image_name(line):
@@ -261,7 +249,6 @@ def label_folder(folder: Path, stems: Iterable[str], bases: Sequence[Path]) -> P
     Folders with a label for one of the images come first, then any folder of labels.
 
     Args:
-        stems: the names of its images without suffixes.
         bases: further folders that may hold ``labels/``, such as that of the YAML file.
     """
     wanted = {f"{stem}.txt" for stem in stems}
