@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -47,15 +48,6 @@ LISTS = Path("ImageSets", "Main")
 MAX_REASONS = 3
 MAX_BYTES = 1 << 24  # a file of 16 MiB holds 50,000 boxes
 PEEK = 4096  # bytes that a cheap look reads
-
-
-def looks_like_voc(path: Path) -> bool:
-    """Tell from its beginning whether a file is an annotation."""
-    try:
-        with path.open("rb") as file:
-            return b"<annotation" in file.read(PEEK).replace(b"\0", b"")  # UTF-16 has a zero in each letter
-    except OSError:
-        return False
 
 
 def parse_voc(content: bytes) -> ElementTree.Element:
@@ -99,7 +91,7 @@ class _Part(NamedTuple):
 
 def recognises(path: Path) -> bool:
     """Accept a folder with XML files of annotations, in Annotations/, beside images, or in splits."""
-    return path.is_dir() and any(_is_root(folder) or _roots_in(folder) for folder in nested(path))
+    return path.is_dir() and bool(_roots(path))
 
 
 def read(path: Path) -> RawBoxes:
@@ -179,59 +171,61 @@ def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
 
 def _numbers(element: ElementTree.Element | None, names: tuple[str, ...]) -> list[float | None]:
     """Return the numbers of an element, None for those that are missing or no numbers."""
-    texts = [None if element is None else element.findtext(name) for name in names]
-    return [as_number(text) for text in texts]
+    return [None if element is None else as_number(element.findtext(name)) for name in names]
 
 
 def _find(path: Path) -> tuple[Path, dict[SplitName, _Part]]:
-    root = _data_folder(path)
+    root, *others = _roots(path) or [path]
+    if others:
+        raise DataError(
+            f"{root.parent} holds {1 + len(others)} data sets: "
+            + ", ".join(each.name for each in (root, *others)),
+            expected="one folder with Annotations and JPEGImages",
+            remedy=f"Give one of them, such as {root}",
+        )
     annotations = _annotation_folder(root)
+    folders = [root / name for name in IMAGE_FOLDERS]
     if annotations is not None:
-        images = existing([*(root / name for name in IMAGE_FOLDERS), annotations, root])
-        lists = _lists(root / LISTS)
-        if lists:
-            return root, {split: _Part(annotations, images, ids) for split, ids in lists.items()}
-        return root, {"train": _Part(annotations, images)}
+        images = existing([*folders, annotations, root])
+        lists = _lists(root / LISTS) or {"train": None}
+        return root, {split: _Part(annotations, images, ids) for split, ids in lists.items()}
     parts: dict[SplitName, _Part] = {}
     for split, folder in _split_parts(root).items():
         base = folder.parent if folder.name in ANNOTATION_FOLDERS else folder
-        near = [base, *(base / name for name in IMAGE_FOLDERS)]
-        near += [root / name / base.name for name in IMAGE_FOLDERS]
-        parts[split] = _Part(folder, existing([folder, *near, *(root / name for name in IMAGE_FOLDERS)]))
+        near = [base, *(base / name for name in IMAGE_FOLDERS), *(each / base.name for each in folders)]
+        parts[split] = _Part(folder, existing([folder, *near, *folders]))
     return root, parts
 
 
-def _data_folder(path: Path) -> Path:
-    """Return the folder of the data set."""
+def _roots(path: Path) -> list[Path]:
+    """Return the folder of the data set, or several in one such as VOC2007 and VOC2012."""
     for folder in nested(path):
         if _is_root(folder):
-            return folder
-        inner = _roots_in(folder)
-        if len(inner) > 1:
-            raise DataError(
-                f"{folder} holds {len(inner)} data sets: {', '.join(root.name for root in inner)}",
-                expected="one folder with Annotations and JPEGImages",
-                remedy=f"Give one of them, such as {inner[0]}",
-            )
+            return [folder]
+        inner = [
+            each for each in folders_in(folder)[:20] if (each / "Annotations").is_dir() and _is_root(each)
+        ]
         if inner:
-            return inner[0]
-    return path
+            return inner
+    return []
 
 
 def _is_root(folder: Path) -> bool:
     return _annotation_folder(folder) is not None or bool(_split_parts(folder))
 
 
-def _roots_in(folder: Path) -> list[Path]:
-    """List the folders that hold a data set each, such as VOC2007 and VOC2012."""
-    return [
-        inner for inner in folders_in(folder)[:20] if (inner / "Annotations").is_dir() and _is_root(inner)
-    ]
-
-
 def _annotation_folder(folder: Path) -> Path | None:
-    candidates = existing([*(folder / name for name in ANNOTATION_FOLDERS), folder])
-    return next((candidate for candidate in candidates if _has_annotations(candidate)), None)
+    """Find annotations by the beginning of some files."""
+    for candidate in existing([*(folder / name for name in ANNOTATION_FOLDERS), folder]):
+        names = sorted(
+            entry.name for entry in first_entries(candidate) if entry.name.lower().endswith(".xml")
+        )
+        for name in names[:5]:
+            with suppress(OSError), (candidate / name).open("rb") as file:
+                # UTF-16 has a zero in each letter
+                if b"<annotation" in file.read(PEEK).replace(b"\0", b""):
+                    return candidate
+    return None
 
 
 def _split_parts(root: Path) -> Mapping[SplitName, Path]:
@@ -244,14 +238,9 @@ def _split_parts(root: Path) -> Mapping[SplitName, Path]:
     return parts
 
 
-def _has_annotations(folder: Path) -> bool:
-    files = [entry.path for entry in first_entries(folder) if entry.name.lower().endswith(".xml")]
-    return any(looks_like_voc(Path(file)) for file in sorted(files)[:5])
-
-
-def _lists(folder: Path) -> dict[SplitName, list[str]]:
+def _lists(folder: Path) -> dict[SplitName, list[str] | None]:
     """Return the image names by split listed in ImageSets/Main; trainval only without train."""
-    found: dict[SplitName, list[str]] = {}
+    found: dict[SplitName, list[str] | None] = {}
     for name in ("train", "val", "valid", "validation", "test"):
         if (file := folder / f"{name}.txt").is_file():
             found.setdefault(SPLIT_NAMES[name], _read_list(file))

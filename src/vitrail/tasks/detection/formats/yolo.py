@@ -10,6 +10,7 @@ import os
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -106,25 +107,12 @@ def parse_labels(
     return boxes, kinds, malformed
 
 
-def looks_like_labels(path: Path) -> bool:
-    """Tell from its first line whether a file holds boxes."""
-    try:
-        with path.open("rb") as file:
-            lines = file.read(PEEK).splitlines()
-    except OSError:
-        return False
-    return LABEL_LINE.match(next((line for line in lines if line.strip()), b"")) is not None
-
-
 def looks_like_config(path: Path) -> bool:
     """Tell from its text whether a YAML file names classes and folders."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            return False
-        content = path.read_bytes()
-    except OSError:
-        return False
-    return CONFIG_KEYS.search(content) is not None and FOLDER_KEYS.search(content) is not None
+    with suppress(OSError):
+        content = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
+        return CONFIG_KEYS.search(content) is not None and FOLDER_KEYS.search(content) is not None
+    return False
 
 
 def load_config(path: Path) -> YoloConfig:
@@ -253,25 +241,20 @@ def label_folder(folder: Path, stems: Iterable[str], bases: Sequence[Path]) -> P
     """
     wanted = {f"{stem}.txt" for stem in stems}
     candidates = existing(list(_label_folders(folder, bases)))
-    for candidate in candidates:
-        if not wanted.isdisjoint(os.listdir(candidate)):
-            return candidate
-    return next((candidate for candidate in candidates if candidate != folder), None)
+    fitting = (candidate for candidate in candidates if not wanted.isdisjoint(os.listdir(candidate)))
+    return next(fitting, None) or next((candidate for candidate in candidates if candidate != folder), None)
 
 
 def _label_folders(folder: Path, bases: Sequence[Path]) -> Iterator[Path]:
-    parts = folder.parts
-    for position in reversed(range(len(parts))):
-        if parts[position].lower() != "images":
-            continue
-        before, after = Path(*parts[:position]), parts[position + 1 :]
+    lower = [part.lower() for part in folder.parts]
+    if "images" in lower:
+        position = len(lower) - 1 - lower[::-1].index("images")
+        before, after = Path(*folder.parts[:position]), folder.parts[position + 1 :]
         yield Path(before, "labels", *after)
         yield Path(before, *after, "labels")
         if not after and before.parent != before:  # split/images with labels/split
             yield before.parent / "labels" / before.name
-        for base in bases:
-            yield Path(base, "labels", *after)
-        break
+        yield from (Path(base, "labels", *after) for base in bases)
     yield folder / "labels"
     yield folder.parent / "labels"
     yield folder.parent / "labels" / folder.name
@@ -309,7 +292,15 @@ def _holds_labels(folder: Path, *, beside_images: bool = False) -> bool:
     if beside_images:
         stems = {os.path.splitext(name)[0] for name in names if is_image_name(name)}
         texts = [name for name in texts if name[:-4] in stems]
-    return any(looks_like_labels(folder / name) for name in texts[:20])
+    return any(_looks_like_labels(folder / name) for name in texts[:20])
+
+
+def _looks_like_labels(path: Path) -> bool:
+    """Tell from its first line whether a file holds boxes."""
+    with suppress(OSError), path.open("rb") as file:
+        line = next((line for line in file.read(PEEK).splitlines() if line.strip()), b"")
+        return LABEL_LINE.match(line) is not None
+    return False
 
 
 @dataclass
@@ -448,7 +439,7 @@ def _orphans(done: _YoloReading) -> list[Path]:
         file
         for file in texts
         if file.name not in (*NAME_FILES, *LIST_FILES)
-        and (looks_like_labels(file) or (not file.stat().st_size and file.parent.name != "images"))
+        and (_looks_like_labels(file) or (not file.stat().st_size and file.parent.name != "images"))
     )
 
 
