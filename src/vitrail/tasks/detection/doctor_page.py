@@ -314,17 +314,13 @@ def _position(view: Corners, corners: Corners) -> str:
 
 def _view(size: tuple[int, int], boxes_xyxy: np.ndarray) -> Corners:
     """Return the image, and what of these boxes lies beyond it, up to a margin."""
-    first, last = [0.0, 0.0], [float(side) for side in size]
-    finite = boxes_xyxy[np.isfinite(boxes_xyxy).all(axis=1)]
-    if len(finite):
-        ordered = order_corners(finite)
-        for axis, side in enumerate(size):
-            pad = 0.02 * side  # beyond the outermost line
-            if (low := float(ordered[:, axis].min())) < 0:
-                first[axis] = max(low - pad, -MARGIN * side)
-            if (high := float(ordered[:, axis + 2].max())) > side:
-                last[axis] = min(high + pad, (1 + MARGIN) * side)
-    return first[0], first[1], last[0], last[1]
+    sides = np.array(size, dtype=np.float64)
+    ordered = order_corners(boxes_xyxy[np.isfinite(boxes_xyxy).all(axis=1)])
+    low, high = ordered[:, :2].min(axis=0, initial=0), ordered[:, 2:].max(axis=0, initial=0)
+    pad = 0.02 * sides  # beyond the outermost line
+    first = np.where(low < 0, np.maximum(low - pad, -MARGIN * sides), 0)
+    last = np.where(high > sides, np.minimum(high + pad, (1 + MARGIN) * sides), sides)
+    return float(first[0]), float(first[1]), float(last[0]), float(last[1])
 
 
 def plots_of_boxes(dataset: BoxDataset) -> list[str]:

@@ -191,16 +191,27 @@ def _give_classes(dataset: BoxDataset, items: Items) -> BoxDataset:
 
 def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, RepairedBoxes]]:
     """Yield the images to keep with their repaired boxes; note changes."""
+    dataset, suspicion = examined.dataset, examined.format.suspicion
     first_split: dict[bytes, str] = {}
-    unknown = examined.dataset.facts.unknown_boxes
     for image in examined.images:  # train, validation, test
-        had_boxes = len(image.labels) or image.name in unknown
-        changes: Items = defaultdict(list)
-        repaired = _mend(examined, image, changes)
+        seen, frame, boxes = image.inspection, image.frame, image.boxes_xyxy
+        numbers: dict[str, Sequence[int]] = {}
+        if suspicion is not None:
+            size_read = dataset.splits[image.split].sizes[image.position]
+            boxes = reread_boxes(boxes, np.repeat(size_read[None], len(boxes), axis=0), suspicion)
+            frame = frame_of(seen, dataset.facts.claimed_sizes.get(image.name), boxes)
+            numbers["reread"] = range(len(boxes))
+        if frame.kind in ("turned", "scaled"):
+            boxes = to_upright(boxes, frame, seen)
+            numbers[frame.kind] = range(len(boxes))
+        repaired = repair_boxes(boxes, image.labels, image.is_crowd, (seen.height, seen.width))
+        numbers |= repaired.changes
+        changes = {kind: [f"{image.name}: box {n}" for n in each] for kind, each in numbers.items()}
+        had_boxes = len(image.labels) or image.name in dataset.facts.unknown_boxes
         if had_boxes and not len(repaired.kept):
             changes["emptied"] = [image.name]
-        elif first_split.setdefault(image.inspection.pixel_hash, image.split) != image.split:
-            changes = defaultdict(list, copy=[image.name])
+        elif first_split.setdefault(seen.pixel_hash, image.split) != image.split:
+            changes = {"copy": [image.name]}
         else:
             yield image, repaired
         for kind, names in changes.items():
@@ -223,27 +234,6 @@ def _annotate(part: Mapping[str, Any], name: str, image: SeenImage, repaired: Re
                 "iscrowd": int(image.is_crowd[number]),
             }
         )
-
-
-def _mend(examined: ExaminedBoxes, image: SeenImage, items: Items) -> RepairedBoxes:
-    dataset, seen, frame = examined.dataset, image.inspection, image.frame
-    boxes, suspicion = image.boxes_xyxy, examined.format.suspicion
-
-    def changed(kind: str, numbers: Sequence[int]) -> None:
-        items[kind] += [f"{image.name}: box {number}" for number in numbers]
-
-    if suspicion is not None:
-        size_read = dataset.splits[image.split].sizes[image.position]
-        boxes = reread_boxes(boxes, np.repeat(size_read[None], len(boxes), axis=0), suspicion)
-        frame = frame_of(seen, dataset.facts.claimed_sizes.get(image.name), boxes)
-        changed("reread", range(len(boxes)))
-    if frame.kind in ("turned", "scaled"):
-        boxes = to_upright(boxes, frame, seen)
-        changed(frame.kind, range(len(boxes)))
-    repaired = repair_boxes(boxes, image.labels, image.is_crowd, (seen.height, seen.width))
-    for kind, numbers in repaired.changes.items():
-        changed(kind, numbers)
-    return repaired
 
 
 def class_id_shift(declared: Sequence[int], used: Sequence[int]) -> int:

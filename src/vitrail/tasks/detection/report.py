@@ -27,7 +27,6 @@ from vitrail.report.sections import (
     write_run_page,
 )
 from vitrail.tasks.detection.dataset import BoxSplit
-from vitrail.tasks.detection.detections import ImageBoxes
 from vitrail.tasks.detection.errors import (
     FoundBox,
     ImageOutcome,
@@ -35,7 +34,9 @@ from vitrail.tasks.detection.errors import (
     image_outcome,
     match_boxes,
 )
+from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.predictor import Detector
+from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.detection.scores import RECALLS, DetectionTables
 
 MAX_CONFUSION_TABLE = 30  # classes; a larger table would fill the page
@@ -292,6 +293,9 @@ def compare_boxes(
         indices: in the split, as from ``typical_images`` and ``best_images``.
     """
     known = {outcome.index: outcome for outcome in tables.worst}
+    source = BoxSource(split, detector.preprocessing)
+    scoring, number = detector.config.scoring, len(detector.class_names)
+    objective = DetectionObjective(number, detector.preprocessing, scoring=scoring)
     compared = []
     for index in indices:
         name = split.names[index]
@@ -299,24 +303,15 @@ def compare_boxes(
             picture = read_image(split.images[index], name=name)
         except DataError:
             continue
-        outcome = known.get(index) or _look(detector, split, index, tables.threshold)
-        compared.append(ComparedImage(picture=picture, name=name, outcome=outcome))
+        if index not in known:
+            evaluator = objective.evaluator()
+            batch = objective.collate([source.load(index, None)], None).to(detector.device)
+            with torch.inference_mode():
+                evaluator.update(detector.model, batch)
+            (image,) = evaluator.images_in_order()
+            known[index] = image_outcome(match_boxes(image), tables.threshold)
+        compared.append(ComparedImage(picture=picture, name=name, outcome=known[index]))
     return compared
-
-
-def _look(detector: Detector, split: BoxSplit, index: int, threshold: float) -> ImageOutcome:
-    pixels, size = detector.read(split.images[index], split.names[index])
-    found = detector.in_pixels(detector.find([pixels])[0], size, split.names[index])
-    image = ImageBoxes(
-        index=index,
-        boxes_xyxy=torch.tensor(split.boxes[index]),
-        labels=torch.tensor(split.labels[index]),
-        is_crowd=torch.tensor(split.is_crowd[index]),
-        found_xyxy=found.boxes_xyxy,
-        found_labels=found.labels,
-        found_scores=found.scores,
-    )
-    return image_outcome(match_boxes(image), threshold)
 
 
 def typical_images(tables: DetectionTables, count: int) -> list[int]:

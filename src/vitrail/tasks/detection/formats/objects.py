@@ -6,6 +6,7 @@ classes of each image, as lists of boxes and of classes or as a list of objects 
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -145,20 +146,6 @@ def _join(reading: Reading, found: Found, names: Sequence[str] | None) -> RawBox
     return assemble(reading, classes, box_format=box_format)
 
 
-def image_of(cell: Any, folder: Path, called: str) -> Path | bytes | None:
-    """Return the image in a cell: bytes, a file relative to a folder, or nothing."""
-    value = content_of(cell)
-    if value is None or value == "":
-        return None
-    if isinstance(value, bytes | str):
-        return value if isinstance(value, bytes) else folder / value
-    raise DataError(
-        f"{called} is of type {type(value).__name__}",
-        expected="the bytes of an image file, or its path",
-        remedy="Store the images as encoded files (PNG, JPEG)",
-    )
-
-
 def _convert(loaded: HubSet) -> RawBoxes:
     loaded.demand()
     features, described = loaded.features, loaded.features.to_dict()
@@ -197,9 +184,15 @@ def _read_rows(
     column = find_column(list(columns), IMAGE_COLUMNS, "image", file)
     images, names, kept = [], [], []
     for row in rows:
-        value = columns[column][row]
-        image = image_of(value, file.parent, f"the cell {column!r} of row {row} of {file}")
-        called = table.names[row]
+        image, called = content_of(columns[column][row]), table.names[row]
+        if image is not None and not isinstance(image, bytes | str):
+            raise DataError(
+                f"the cell {column!r} of row {row} of {file} is of type {type(image).__name__}",
+                expected="the bytes of an image file, or its path",
+                remedy="Store the images as encoded files (PNG, JPEG)",
+            )
+        if isinstance(image, str):
+            image = file.parent / image if image else None
         if isinstance(image, Path) and root is not None:
             called = os.path.relpath(image, root)
         if image is None or (isinstance(image, Path) and not image.is_file()):
@@ -270,11 +263,9 @@ def _objects(value: Any, found: Found) -> Iterator[tuple[Any, Any, Any]]:
     """Yield box, class and crowd flag of each object of a row, in either form."""
     _, box, label = found
     if isinstance(value, Mapping):
-        boxes, labels = value.get(box), value.get(label)
-        boxes, labels = _listed(boxes), _listed(labels)
+        boxes, labels = _listed(value.get(box)), _listed(value.get(label))
         crowds = next((_listed(value[name]) for name in CROWD_FIELDS if value.get(name) is not None), [])
-        for index in range(max(len(boxes), len(labels))):
-            yield (*(part[index] if index < len(part) else None for part in (boxes, labels, crowds)),)  # type: ignore[misc]
+        yield from itertools.zip_longest(boxes, labels, crowds[: max(len(boxes), len(labels))])
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for item in value:
             is_object = isinstance(item, Mapping)
