@@ -46,18 +46,22 @@ def explain_boxes(
     Raises:
         ConfigError: the model's decoder has no cross-attention to the image.
     """
-    if not has_attention(detector.model):
-        raise _nothing_to_show(detector)
     images = detector.preprocessing.normalise(pixels[None]).to(detector.device)
-    with torch.inference_mode(), record_attention(detector.model, keep=_keep) as recorded:
-        output = detector.model(images)
+    recorded: Sequence[AttentionMap] = ()
+    if has_attention(detector.model):
+        with torch.inference_mode(), record_attention(detector.model, keep=_keep) as recorded:
+            output = detector.model(images)
+    crossing = [each for each in recorded if each.kind == "cross"]
+    if not crossing:
+        raise ConfigError(
+            f"no decoder of this model, of the family {detector.config.family}, attends to an image",
+            expected="a model that reads boxes from an image by attention, such as a DETR",
+            remedy="vitrail predict tells its boxes; vitrail models lists the others",
+        )
     selected = select_boxes(output, detector.config.scoring)[0]
     count = min(max(int((selected.scores >= threshold).sum()), 1), MAX_BOXES)
     selected = SelectedBoxes(*(part[:count] for part in selected))
     queries = selected.queries.cpu()
-    crossing = [each for each in recorded if each.kind == "cross"]
-    if not crossing:
-        raise _nothing_to_show(detector)
     of_boxes = [each._replace(weights=each.weights[:, :, queries]) for each in crossing]
     detections = detector.in_pixels(selected, size, name)
     decoder = Maps(
@@ -123,11 +127,3 @@ def _of_encoder(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
             over_image.append(each._replace(weights=each.weights[:, :, num_prefix:]))
     encoder = [each for each in over_image if BACKBONE not in each.layer.split(".")]
     return encoder or over_image
-
-
-def _nothing_to_show(detector: Detector) -> ConfigError:
-    return ConfigError(
-        f"no decoder of this model, of the family {detector.config.family}, attends to an image",
-        expected="a model that reads boxes from an image by attention, such as a DETR",
-        remedy="vitrail predict tells its boxes; vitrail models lists the others",
-    )

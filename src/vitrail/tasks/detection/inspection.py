@@ -6,6 +6,7 @@ for the file as stored, before Exif turns it, or for a larger or smaller copy of
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -191,12 +192,8 @@ class ExaminedBoxes(SeenImages):
     @cached_property
     def per_class(self) -> dict[str, np.ndarray]:
         splits = np.array([image.split for image in self.images], dtype=object)[self.table.image]
-        return {
-            name: np.bincount(
-                self.table.labels[(splits == name) & self.is_sound], minlength=len(self.class_names)
-            )
-            for name in self.dataset.splits
-        }
+        sound = {name: self.table.labels[(splits == name) & self.is_sound] for name in self.dataset.splits}
+        return {name: np.bincount(labels, minlength=len(self.class_names)) for name, labels in sound.items()}
 
     @property
     def counts(self) -> dict[str, Any]:
@@ -234,17 +231,12 @@ def image_and_box(item: str, names: frozenset[str]) -> tuple[str, int | None] | 
     >>> image_and_box("a: b.png: box 3 (cat) 0, 0, 1, 1", frozenset({"a: b.png"}))
     ('a: b.png', 3)
     """
-    if item in names:
-        return item, None
-    for mark in (": ", " = "):
-        end = item.find(mark)
-        while end >= 0:
-            if item[:end] in names:
-                words = item[end + len(mark) :].split(maxsplit=2)
-                is_box = len(words) > 1 and words[0] == "box" and words[1].isdigit()
-                return item[:end], int(words[1]) if is_box else None
-            end = item.find(mark, end + 1)
-    return None
+    ends = [len(item), *(found.start() for mark in (": ", " = ") for found in re.finditer(mark, item))]
+    image = next((item[:end] for end in ends if item[:end] in names), None)
+    if image is None:
+        return None
+    box = re.match(r"(?:: | = )box (\d+)(?:\s|$)", item[len(image) :])
+    return image, int(box[1]) if box else None
 
 
 def _join(parts: list[np.ndarray], dtype: Any, shape: tuple[int, ...] = ()) -> np.ndarray:

@@ -130,15 +130,11 @@ class DetectionEvaluator:
     def add(self, batch: DetectionBatch, output: DetectionOutput) -> None:
         """Collect what a model has predicted for a batch."""
         found = select_boxes(output, self._objective.scoring)
-        rows = zip(
-            batch.indices.tolist(),
-            batch.original_sizes.tolist(),
-            boxes_of_rows(batch.targets),
-            boxes_of_rows(batch.crowds),
-            found,
-            strict=True,
-        )
-        for index, (height, width), (labels, boxes), (crowd_labels, crowds), selected in rows:
+        truth = zip(boxes_of_rows(batch.targets), boxes_of_rows(batch.crowds), strict=True)
+        facts = zip(batch.indices.tolist(), batch.original_sizes.tolist(), strict=True)
+        for (index, (height, width)), ((labels, boxes), (crowd_labels, crowds)), selected in zip(
+            facts, truth, found, strict=True
+        ):
             size = (height, width)
             # Copies, as views of a tensor would keep the output of all queries.
             scores, found_labels, found_boxes = (part.detach().cpu().clone() for part in selected[:3])
@@ -159,11 +155,12 @@ class DetectionEvaluator:
         Scores are therefore the same for every batch size and number of processes.
         """
         images = self.images_in_order()
-        state = {
-            "indices": torch.tensor([image.index for image in images], dtype=torch.int64),
-            "num_true": torch.tensor([len(image.labels) for image in images], dtype=torch.int64),
-            "num_found": torch.tensor([len(image.found_labels) for image in images], dtype=torch.int64),
+        numbers = {
+            "indices": [image.index for image in images],
+            "num_true": [len(image.labels) for image in images],
+            "num_found": [len(image.found_labels) for image in images],
         }
+        state = {name: torch.tensor(each, dtype=torch.int64) for name, each in numbers.items()}
         for name in NUM_FIELDS:
             columns = [getattr(image, name) for image in images]
             state[name] = torch.cat(columns) if columns else torch.zeros(0)

@@ -82,7 +82,18 @@ class Detector:
     ) -> None:
         check_positive("the batch size", batch_size, "Choose 8, or less for large images")
         opened = open_source(source)
-        self.config = _detector_config(opened)
+        self.config: Any = (
+            getattr(opened.model, "config", None)
+            if isinstance(opened, LoadedModel)
+            else config_from_settings(opened.model_settings)
+        )
+        check_task(
+            opened,
+            "detection",
+            fits=isinstance(self.config, DetectionModelConfig),
+            does_not="finds no boxes",
+            expected="a run that was trained on images with boxes",
+        )
         self.preprocessing = BoxPreprocessing.from_tree(opened.preprocessing)
         self.class_names = tuple(opened.class_names)
         self.class_ids = _class_ids(opened)
@@ -129,12 +140,7 @@ class Detector:
     def detect_each(
         self, inputs: ImageInput | Iterable[ImageInput], *, threshold: float | None = None
     ) -> Iterator[Detections]:
-        """Find boxes as ``detect`` does, batch by batch, for long lists.
-
-        Raises:
-            ConfigError: as ``detect``.
-            DataError: as ``detect``.
-        """
+        """Find boxes as ``detect`` does, batch by batch, for long lists."""
         least = self.threshold_of(threshold)
         yield from answer_in_order(
             chunks_of(name_inputs(inputs), self.batch_size),
@@ -232,23 +238,6 @@ class Detector:
     def _calibrate(self, images: ImageInput | Iterable[ImageInput]) -> list[tuple[Tensor, ...]]:
         pixels = [self.read(image, name)[0] for name, image in name_inputs(images)]
         return [self._join(part) for part in chunks_of(pixels, self.batch_size)]
-
-
-def _detector_config(opened: LoadedModel | Package) -> DetectionModelConfig:
-    """Return the config of a detector."""
-    if isinstance(opened, LoadedModel):
-        config = getattr(opened.model, "config", None)
-    else:
-        config = config_from_settings(opened.model_settings)
-    check_task(
-        opened,
-        "detection",
-        fits=isinstance(config, DetectionModelConfig),
-        does_not="finds no boxes",
-        expected="a run that was trained on images with boxes",
-    )
-    assert isinstance(config, DetectionModelConfig)
-    return config
 
 
 def _class_ids(loaded: LoadedModel | Package) -> tuple[int, ...]:

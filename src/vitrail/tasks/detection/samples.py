@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,12 @@ class BoxSource:
         self.augment = BoxAugmentSettings.from_tree({}) if augment is None else augment
         self._progress = progress
         self._stored: list[_Stored | DataError] | None = None
-        self.cache_bytes = sum(self._expected_bytes(index) for index in range(len(split)))
+        # of an unknown size: as many pixels as an input has at most
+        sizes = [
+            (height, width) if height and width else preprocessing.image_size
+            for height, width in split.sizes.tolist()
+        ]
+        self.cache_bytes = sum(3 * math.prod(self._stored_size(size)) for size in sizes)
         """Memory that the cache takes, or would take, if images have the sizes that the split says."""
         self.is_cached = cache and fits_in_memory(self.cache_bytes, max_cache_bytes)
 
@@ -104,38 +110,25 @@ class BoxSource:
         """
         self.prepare()
         if generator is None:
-            return self._load_whole(index)
-        original_size, boxed = self._boxed(index)
-        size = self.preprocessing.input_size(original_size)
-        if self.augment.mosaic and float(torch.rand((), generator=generator)) < self.augment.mosaic:
-            partners = torch.randint(len(self), (MOSAIC_PARTNERS,), generator=generator).tolist()
-            others = [self._boxed(partner)[1] for partner in partners]
-            boxed = mosaic([boxed, *others], generator)
-        augmented = augment_image(boxed, size, self.preprocessing, self.augment, generator)
-        height, width = augmented.image.shape[-2:]
-        return BoxSample(
-            augmented.image,
-            self.preprocessing.to_model(augmented.boxes_xyxy, (height, width)),
-            augmented.labels,
-            index,
-            original_size,
-            torch.zeros_like(augmented.labels, dtype=torch.bool),
-        )
-
-    def _load_whole(self, index: int) -> BoxSample:
-        image, original_size = self._pixels(index)
-        size = self.preprocessing.input_size(original_size)
-        if image.shape[-2:] != size:
-            image = F.interpolate(image[None], list(size), mode="bilinear", antialias=True)[0]
-        boxes = torch.tensor(self.split.boxes[index])
-        return BoxSample(
-            image,
-            self.preprocessing.to_model(boxes, original_size),
-            torch.tensor(self.split.labels[index]),
-            index,
-            original_size,
-            torch.tensor(self.split.is_crowd[index]),
-        )
+            image, original_size = self._pixels(index)
+            size = self.preprocessing.input_size(original_size)
+            if image.shape[-2:] != size:
+                image = F.interpolate(image[None], list(size), mode="bilinear", antialias=True)[0]
+            boxes, of_size = torch.tensor(self.split.boxes[index]), original_size
+            labels, is_crowd = (
+                torch.tensor(self.split.labels[index]),
+                torch.tensor(self.split.is_crowd[index]),
+            )
+        else:
+            original_size, boxed = self._boxed(index)
+            size = self.preprocessing.input_size(original_size)
+            if self.augment.mosaic and float(torch.rand((), generator=generator)) < self.augment.mosaic:
+                partners = torch.randint(len(self), (MOSAIC_PARTNERS,), generator=generator).tolist()
+                boxed = mosaic([boxed, *(self._boxed(partner)[1] for partner in partners)], generator)
+            image, boxes, labels, _ = augment_image(boxed, size, self.preprocessing, self.augment, generator)
+            of_size, is_crowd = (image.shape[-2], image.shape[-1]), torch.zeros_like(labels, dtype=torch.bool)
+        boxes = self.preprocessing.to_model(boxes, of_size)
+        return BoxSample(image, boxes, labels, index, original_size, is_crowd)
 
     def _boxed(self, index: int) -> tuple[tuple[int, int], BoxedImage]:
         image, original_size = self._pixels(index)
@@ -168,13 +161,6 @@ class BoxSource:
             return (height, width)
         factor = min(CROP_MARGIN, max(original_size[0] / height, original_size[1] / width, 1.0))
         return (round(height * factor), round(width * factor))
-
-    def _expected_bytes(self, index: int) -> int:
-        height, width = (int(side) for side in self.split.sizes[index])
-        if not height or not width:  # unknown: as many pixels as an input has at most
-            height, width = self.preprocessing.image_size
-        height, width = self._stored_size((height, width))
-        return 3 * height * width
 
 
 @dataclass(frozen=True)

@@ -133,15 +133,15 @@ def scores_of_counts(counts: CocoCounts) -> CocoScores:
         "ap50": _mean(precision[IOU_50, ..., ALL_SIZES, -1]),
         "ap75": _mean(precision[IOU_75, ..., ALL_SIZES, -1]),
     }
-    if precision.shape[-1] == 1:
-        return CocoScores(**first)
-    sizes = {"small": 1, "medium": 2, "large": 3}  # positions of the area ranges
-    return CocoScores(
-        **first,
-        **{f"ap_{name}": _mean(precision[..., size, -1]) for name, size in sizes.items()},
-        **{f"ar{count}": _mean(recall[..., ALL_SIZES, best]) for best, count in enumerate((1, 10, 100))},
-        **{f"ar_{name}": _mean(recall[..., size, -1]) for name, size in sizes.items()},
-    )
+    rest = {}
+    if precision.shape[-1] > 1:
+        rest = {f"ar{count}": _mean(recall[..., ALL_SIZES, best]) for best, count in enumerate((1, 10, 100))}
+        for size, name in enumerate(("small", "medium", "large"), start=1):  # positions of the area ranges
+            rest |= {
+                f"ap_{name}": _mean(precision[..., size, -1]),
+                f"ar_{name}": _mean(recall[..., size, -1]),
+            }
+    return CocoScores(**first, **rest)
 
 
 def classes_of_counts(counts: CocoCounts, images: Sequence[ImageBoxes]) -> tuple[ClassDetection, ...]:
