@@ -172,11 +172,7 @@ def _choose_training(
     cache = pixels <= CACHE_SHARE * machine.free_memory_bytes
     workers = 0 if cache and is_cpu else min(8, machine.num_cores)
     train = TrainSettings(
-        steps=1,
-        batch_size=batch_size,
-        precision=machine.precision,
-        num_workers=workers,
-        cache=cache,
+        steps=1, batch_size=batch_size, precision=machine.precision, num_workers=workers, cache=cache
     )
     return train, [
         Choice("train.batch_size", str(batch_size), f"images of a step on {machine.device_name}"),

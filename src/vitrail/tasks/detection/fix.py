@@ -251,10 +251,7 @@ def class_id_shift(declared: Sequence[int], used: Sequence[int]) -> int:
     """
     if not declared or 2 * len(used) < len(declared):
         return 0
-    for step, unused, beyond in (
-        (1, declared[0], declared[-1] + 1),
-        (-1, declared[-1], declared[0] - 1),
-    ):
+    for step, unused, beyond in ((1, declared[0], declared[-1] + 1), (-1, declared[-1], declared[0] - 1)):
         if beyond in used and unused not in used and set(used) <= {class_id + step for class_id in declared}:
             return step
     return 0

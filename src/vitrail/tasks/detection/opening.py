@@ -13,14 +13,7 @@ from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import first_entries, folders_in, is_image_name
-from vitrail.data.formats import (
-    HUB_PREFIX,
-    format_by_suffix,
-    format_of,
-    is_name_on_hub,
-    layouts,
-    locate,
-)
+from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import Indices, divide, stratified_split
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, RawBoxes

@@ -29,13 +29,7 @@ from vitrail.tasks.detection.detections import (
     own_threshold,
     select_boxes,
 )
-from vitrail.tasks.predicting import (
-    answer_in_order,
-    check_positive,
-    check_task,
-    chunks_of,
-    device_or_default,
-)
+from vitrail.tasks.predicting import answer_in_order, check_positive, check_task, chunks_of, device_or_default
 
 if TYPE_CHECKING:
     from vitrail.interpret.viewer.explanation import Explanation

@@ -27,13 +27,7 @@ from vitrail.report.sections import (
     write_run_page,
 )
 from vitrail.tasks.detection.dataset import BoxSplit
-from vitrail.tasks.detection.errors import (
-    FoundBox,
-    ImageOutcome,
-    count_errors,
-    image_outcome,
-    match_boxes,
-)
+from vitrail.tasks.detection.errors import FoundBox, ImageOutcome, count_errors, image_outcome, match_boxes
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.detection.samples import BoxSource

@@ -13,14 +13,7 @@ from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.tasks.detection.explanation import explain_boxes
 from vitrail.tasks.detection.predictor import Detector
-from vitrail.tasks.serving import (
-    EngineChoice,
-    Given,
-    Options,
-    Servable,
-    common_facts,
-    image_content,
-)
+from vitrail.tasks.serving import EngineChoice, Given, Options, Servable, common_facts, image_content
 
 USUAL_SIZES = ((300, 400), (400, 300))  # height and width of images that models are warmed up with
 

@@ -19,14 +19,7 @@ from vitrail.data.stream import SampleSource
 from vitrail.interpret.draw import DrawnBox, box_text, colour_of, draw_boxes, side_by_side, to_picture
 from vitrail.models.contract import BoxTargets, DetectionOutput, class_scores
 from vitrail.report.page import picture_uri, section, table, write_page
-from vitrail.report.plots import (
-    COLOURS,
-    frame,
-    inline_svg,
-    is_picture,
-    new_figure,
-    white_figure,
-)
+from vitrail.report.plots import COLOURS, frame, inline_svg, is_picture, new_figure, white_figure
 from vitrail.report.plots import to_picture as to_file
 from vitrail.report.sections import plots_in_row
 from vitrail.report.tiles import ON_PAGE, ON_WHITE, Inks
@@ -217,11 +210,7 @@ class SetFigures:
         picture, name = to_picture(batch.images[0]), self.source.split.names[index]
         height, width = batch.original_sizes[0].tolist()
         explained = explain_boxes(
-            self.detector,
-            batch.images[0].cpu(),
-            (height, width),
-            name=name,
-            threshold=self.tables.threshold,
+            self.detector, batch.images[0].cpu(), (height, width), name=name, threshold=self.tables.threshold
         )
         matching = draw_matching(picture, output, batch.targets, self.objective, self.detector.class_names)
         for heading, drawn, note in (

@@ -41,12 +41,7 @@ from vitrail.tasks.detection.fix import Fixed, write_clean
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.opening import open_boxes, recognises
 from vitrail.tasks.detection.predictor import Detector
-from vitrail.tasks.detection.report import (
-    best_images,
-    compare_boxes,
-    typical_images,
-    write_detection_report,
-)
+from vitrail.tasks.detection.report import best_images, compare_boxes, typical_images, write_detection_report
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.detection.scores import DetectionTables
 from vitrail.tasks.detection.set_prediction import SetFigures
