@@ -21,7 +21,7 @@ from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
 from vitrail.core.boxes import box_area, clip_boxes
-from vitrail.core.errors import DataError
+from vitrail.core.errors import DataError, missing_package
 from vitrail.data.augment import change_colour
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.tasks.detection.settings import BoxAugmentSettings
@@ -125,12 +125,8 @@ def mosaic(images: Sequence[BoxedImage], generator: torch.Generator) -> BoxedIma
         round(_between(MOSAIC_MIDDLE, draw) * side)
         for draw, side in zip(draws[:2], (width, height), strict=True)
     )
-    quarters = [
-        (0, 0, middle_x, middle_y),
-        (middle_x, 0, width, middle_y),
-        (0, middle_y, middle_x, height),
-        (middle_x, middle_y, width, height),
-    ]
+    rows, columns = ((0, middle_y), (middle_y, height)), ((0, middle_x), (middle_x, width))
+    quarters = [(left, top, right, bottom) for top, bottom in rows for left, right in columns]
     joined = torch.empty_like(images[0].image)
     tiles = []
     for number, (boxed, quarter) in enumerate(zip(images, quarters, strict=True)):
@@ -143,12 +139,8 @@ def mosaic(images: Sequence[BoxedImage], generator: torch.Generator) -> BoxedIma
         joined[:, top:bottom, left:right] = tile.image
         offset = tile.boxes_xyxy.new_tensor([left, top, left, top])
         tiles.append(tile._replace(boxes_xyxy=tile.boxes_xyxy + offset))
-    return BoxedImage(
-        joined,
-        torch.cat([tile.boxes_xyxy for tile in tiles]),
-        torch.cat([tile.labels for tile in tiles]),
-        torch.cat([tile.visible for tile in tiles]),
-    )
+    boxes, labels, visible = (torch.cat(parts) for parts in zip(*(tile[1:] for tile in tiles), strict=True))
+    return BoxedImage(joined, boxes, labels, visible)
 
 
 def needs_warp(settings: BoxAugmentSettings) -> bool:
@@ -165,12 +157,8 @@ def load_warp() -> Callable[..., Tensor]:
     try:
         from kornia.geometry.transform import warp_affine
     except ImportError:
-        raise DataError(
-            "scaling, turning or shifting images with boxes needs kornia, which is not installed",
-            expected="the package kornia",
-            remedy="Install it with: pip install 'vitrail[detection]', or set augment.scale, augment.shift "
-            "and augment.rotation to 0",
-        ) from None
+        settings = "augment.scale, augment.shift and augment.rotation need"
+        raise missing_package(settings, "kornia", "detection", DataError) from None
     return warp_affine
 
 
@@ -181,8 +169,7 @@ def _crop(size: tuple[int, int], draws: _Draws) -> Part:
     aspect = math.exp(_between((low, high), draws.crop_aspect))
     columns = _between_one_and(width, math.sqrt(area * aspect) * width)
     rows = _between_one_and(height, math.sqrt(area / aspect) * height)
-    left, top = round(draws.crop_x * (width - columns)), round(draws.crop_y * (height - rows))
-    return (left, top, left + columns, top + rows)
+    return _part_of(size, (rows, columns), draws.crop_x, draws.crop_y)
 
 
 def _tile(image: UInt8[Tensor, "3 height width"], size: tuple[int, int], draws: Sequence[float]) -> Part:
@@ -191,8 +178,12 @@ def _tile(image: UInt8[Tensor, "3 height width"], size: tuple[int, int], draws: 
     smallest = max(size[0] / height, size[1] / width)
     scale = _between((smallest, max(smallest, 1.0)), draws[0])
     rows, columns = _between_one_and(height, size[0] / scale), _between_one_and(width, size[1] / scale)
-    left, top = round(draws[1] * (width - columns)), round(draws[2] * (height - rows))
-    return (left, top, left + columns, top + rows)
+    return _part_of((height, width), (rows, columns), draws[1], draws[2])
+
+
+def _part_of(size: tuple[int, int], of_part: tuple[int, int], x: float, y: float) -> Part:
+    left, top = round(x * (size[1] - of_part[1])), round(y * (size[0] - of_part[0]))
+    return (left, top, left + of_part[1], top + of_part[0])
 
 
 def _cut(boxed: BoxedImage, part: Part, size: tuple[int, int]) -> BoxedImage:

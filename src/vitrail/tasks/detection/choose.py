@@ -131,11 +131,8 @@ def _backbone_of(request: ModelRequest, name: str, encoder: LoadedModel | None) 
             expected="a model of colour images, as detectors read them",
             remedy="Name other weights",
         )
-    found: dict[str, Any] = {
-        "backbone": backbone,
-        "backbone_changes": {**changes, "image_size": settings["image_size"]},
-        "backbone_norm": "frozen",
-    }
+    changes = {**changes, "image_size": settings["image_size"]}
+    found = {"backbone": backbone, "backbone_changes": changes, "backbone_norm": "frozen"}
     return found if not is_plain or hasattr(encoder.model, "stages") else {**found, "num_frozen": 0}
 
 
@@ -156,11 +153,9 @@ def _choose_size(
     height, width = (int(side) for side in np.median(sizes, axis=0))
     most = CPU_PX if is_cpu else GPU_PX
     scale = min(1.0, most / max(height, width))
-    fitted = tuple(
-        max(SIZE_MULTIPLE, SIZE_MULTIPLE * round(side * scale / SIZE_MULTIPLE)) for side in (height, width)
-    )
+    rows, columns = (max(1, round(side * scale / SIZE_MULTIPLE)) for side in (height, width))
     reason = "the size of the images" if scale == 1 else f"the images are {height}x{width}; smaller is faster"
-    return (fitted[0], fitted[1]), reason
+    return (SIZE_MULTIPLE * rows, SIZE_MULTIPLE * columns), reason
 
 
 def _choose_training(
@@ -174,12 +169,9 @@ def _choose_training(
     train = TrainSettings(
         steps=1, batch_size=batch_size, precision=machine.precision, num_workers=workers, cache=cache
     )
+    fits = f"{pixels / 2**20:.0f} MiB of pixels {'fit into' if cache else 'are too much for'} memory"
     return train, [
         Choice("train.batch_size", str(batch_size), f"images of a step on {machine.device_name}"),
         Choice("train.precision", machine.precision, precision_reason(machine.precision)),
-        Choice(
-            "train.cache",
-            str(cache).lower(),
-            f"{pixels / 2**20:.0f} MiB of pixels {'fit into' if cache else 'are too much for'} memory",
-        ),
+        Choice("train.cache", str(cache).lower(), fits),
     ]

@@ -79,14 +79,11 @@ class BoxSplit:
     def take(self, indices: Iterable[int] | np.ndarray) -> BoxSplit:
         chosen = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices), dtype=np.int64)
         content = self.content.take(chosen)
-        return BoxSplit(
-            content.images,
-            [self.boxes[index] for index in chosen],
-            [self.labels[index] for index in chosen],
-            content.names,
-            sizes=self.sizes[chosen],
-            is_crowd=[self.is_crowd[index] for index in chosen],
+        boxes, labels, is_crowd = (
+            [part[index] for index in chosen] for part in (self.boxes, self.labels, self.is_crowd)
         )
+        sizes = self.sizes[chosen]
+        return BoxSplit(content.images, boxes, labels, content.names, sizes=sizes, is_crowd=is_crowd)
 
     def count_per_class(self, num_classes: int) -> Int64[np.ndarray, " classes"]:
         together = np.concatenate(self.labels) if self.labels else np.zeros(0, dtype=np.int64)

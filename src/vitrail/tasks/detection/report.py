@@ -122,30 +122,23 @@ def _figure(image: ComparedImage, names: Sequence[str]) -> str:
     name = escape(image.name, quote=True)
     shown = ""
     for what, boxes in (("ground truth", image.outcome.true), ("predicted", image.outcome.found)):
-        drawn = [
-            DrawnBox(
-                box.box,
-                box.label,
-                box_text(names[box.label], box.label, box.score if isinstance(box, FoundBox) else None),
-                box.outcome in ("missed", "confused", "spurious"),
-            )
-            for box in boxes
-        ]
+        drawn = []
+        for box in boxes:
+            text = box_text(names[box.label], box.label, box.score if isinstance(box, FoundBox) else None)
+            is_wrong = box.outcome in ("missed", "confused", "spurious")
+            drawn.append(DrawnBox(box.box, box.label, text, is_wrong))
         shown += (
             f'<div><img src="{_picture(image.picture, drawn)}" alt="{what} {name}" decoding="async">'
             f"<span>{what}: {len(drawn)}</span></div>"
         )
     errors = count_errors(image.outcome)
+    wrong = {
+        "missed": errors.missed,
+        "of another class": errors.confused,
+        "where nothing is": errors.spurious,
+    }
     counts = [f"{errors.correct} correct"] if errors.correct else []
-    counts += [
-        f'<span class="bad">{count} {what}</span>'
-        for count, what in (
-            (errors.missed, "missed"),
-            (errors.confused, "of another class"),
-            (errors.spurious, "where nothing is"),
-        )
-        if count
-    ]
+    counts += [f'<span class="bad">{count} {what}</span>' for what, count in wrong.items() if count]
     return (
         f'<figure><div class="pair">{shown}</div>'
         f"<figcaption><b>{name}</b> {', '.join(counts) or 'nothing to find'}</figcaption></figure>"
@@ -262,14 +255,13 @@ def _confusion(tables: DetectionTables, names: Sequence[str]) -> str:
 
 def _training(history: History) -> str:
     # The auxiliary outputs' loss is of another scale.
-    losses = {name: curve for name, curve in history.parts.items() if name != "auxiliary"}
-    shown = dict(list(losses.items())[:MAX_PARTS])
+    losses = [(name, curve) for name, curve in history.parts.items() if name != "auxiliary"]
     validation = {"validation": history.ap50} if history.ap50 else {}
     further = [
         line_plot(f"{name} by step", curves, x_label="step", y_label=label)
         for name, label, curves in (
             ("validation AP50", "validation AP50", validation),
-            ("parts of the loss", "part of the loss", shown),
+            ("parts of the loss", "part of the loss", dict(losses[:MAX_PARTS])),
         )
         if curves
     ]
