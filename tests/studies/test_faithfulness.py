@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,6 @@ from vitrail.studies.faithfulness import (
     measure_faithfulness,
     write_faithfulness,
 )
-from vitrail.studies.merging import merging_png, token_merging_curve
 from vitrail.tasks.classification.predictor import Predictor
 from vitrail.tasks.evaluating import evaluate
 
@@ -64,8 +64,11 @@ def test_the_command_writes_a_page_and_a_table_of_80_columns(
     assert main([*arguments, "-o", str(tmp_path / "page.txt")]) == 2
 
 
+CURVE = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "token_merging.py"))
+
+
 def test_the_curve_begins_with_the_model_itself(saved: Path, image_folder: Path) -> None:
-    points = token_merging_curve(
+    points = CURVE["token_merging_curve"](
         saved, image_folder, counts=(4, 8), schedules=("constant", "decreasing"), split="train", rounds=2
     )
     assert [(point.num_merged, point.schedule) for point in points] == [
@@ -130,9 +133,9 @@ def test_a_picture_is_written_for_its_suffix_and_other_names_are_refused(found, 
 
 def test_the_curve_is_a_picture():
     curves = {"constant": [(1.0, 0.9, 0), (1.3, 0.88, 4)], "decreasing": [(1.0, 0.9, 0), (1.4, 0.85, 4)]}
-    png = merging_png(curves, title="a run")
+    png = CURVE["merging_png"](curves, title="a run")
     assert png.startswith(b"\x89PNG")
-    assert png != merging_png({"constant": curves["constant"]}, title="a run")
+    assert png != CURVE["merging_png"]({"constant": curves["constant"]}, title="a run")
 
 
 NAMES = ["a", "b", "c", "d", "e"]
