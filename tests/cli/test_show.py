@@ -14,7 +14,7 @@ from vitrail.cli.comparing import fit_columns, show_comparing, show_comparison
 from vitrail.cli.training import show_progress, show_report, show_training
 from vitrail.engines.bench import BenchReport
 from vitrail.engines.choice import BenchResult
-from vitrail.studies.comparing import Compared, Judging, RunBegan, RunEnded, RunWent
+from vitrail.studies.comparing import Compared, RunBegan, RunEnded
 from vitrail.studies.comparison import ComparedRun, Comparison, PairTest, stand
 from vitrail.tasks.training import Began, Finished, PipelineEvent
 from vitrail.train.evaluate import Report
@@ -158,18 +158,18 @@ def runs() -> tuple[ComparedRun, ...]:
 def test_every_event_is_a_line_where_there_is_no_terminal(runs, capsys):
     with show_comparing() as listen:
         listen(RunBegan(LONG, 0, 1, 3, 90.0, is_timed=True))
-        listen(RunWent("step 5/10"))
+        listen("step 5/10")
         listen(RunEnded(runs[0], "accuracy", 1, 3))
         listen(RunBegan("lstm", 0, 2, 3, 90.0, is_timed=False))
         listen(RunEnded(runs[1], "accuracy", 2, 3))
-        listen(Judging())
+        listen("testing the differences")
     assert capsys.readouterr().out.splitlines() == [
         f"1/3 {LONG}, seed 0, about 4m 30s left",
         f"1/3 {LONG}, seed 0: step 5/10",
         f"{LONG}, seed 0: accuracy 87.5%, 12,000 steps, 1,234 samples/s",
         "2/3 lstm, seed 0",
         "lstm, seed 0 failed: out of memory",
-        "testing the differences",
+        "2/3 lstm, seed 0: testing the differences",
     ]
 
 

@@ -147,9 +147,9 @@ def test_conditions_name_time_or_steps_and_what_all_share(comparison):
 def test_curves_of_several_seeds_become_a_band():
     curve = [{"step": 120, "elapsed_s": 2.4, "score": 0.7}]  # stopped before its second validation
     runs = [make_run("mlp", 1), make_run("mlp", 2, curve=curve)]
-    (point,) = join_curves(runs, lambda point: point.step)
-    assert (point.x, point.lower, point.upper) == (110, 0.5, 0.7)
-    assert point.mean == pytest.approx(0.6)
+    ((x, mean, lower, upper),) = join_curves(runs, lambda point: point.step)
+    assert (x, lower, upper) == (110, 0.5, 0.7)
+    assert mean == pytest.approx(0.6)
 
 
 def test_the_front_holds_what_no_other_beats_in_both():

@@ -15,7 +15,7 @@ from vitrail.interpret.heads import HeadGroup, LayerHeads
 from vitrail.interpret.learned import BiasTable, Filters, PositionTable
 from vitrail.report.tiles import as_colours, set_in_rows, spread_places
 from vitrail.studies.inspecting import HeadFindings, Learned
-from vitrail.studies.learned_page import layer_rows, layer_table, list_panels, measured_on, write_learned
+from vitrail.studies.learned_page import layer_table, list_panels, measured_on, write_learned
 
 
 @pytest.fixture
@@ -59,12 +59,12 @@ def test_the_page_has_every_panel_the_layers_and_what_is_left_out(found: Learned
     assert "Moon, Stars" in page
     assert page.count("there is &lt;none&gt;") == 1
     assert "src=http" not in page
-    for row in layer_rows(found.heads):  # type: ignore[arg-type]
+    for row in layer_table(found.heads)[1]:  # type: ignore[arg-type]
         assert all(f">{cell}</td>" in page for cell in row)
 
 
 def test_the_table_counts_depth_within_each_part_and_gives_ranges(found: Learned) -> None:
-    assert layer_rows(found.heads) == [
+    assert layer_table(found.heads)[1] == [
         ["0", "encoder.0.mixer", "2", "4.0 (3.0 to 5.0)", "0.50 (0.25 to 0.75)", "1.00 (0.50 to 1.50)"],
         ["1", "encoder.1.mixer", "2", "4.0 (4.0 to 4.0)", "0.50 (0.50 to 0.50)", "1.00 (1.00 to 1.00)"],
         ["0", "decoder.0.cross_attention", "1", "", "", "0.00"],

@@ -22,14 +22,13 @@ from vitrail.engines.loading import load_any
 from vitrail.models import build
 from vitrail.studies import probing
 from vitrail.studies.probing import (
+    FeatureReader,
     choose_probe,
     fit_probe,
     image_part,
-    open_reader,
     probe,
     probe_logits,
     read_features,
-    read_split,
     weighted_votes,
 )
 from vitrail.tasks.classification.opening import open_dataset
@@ -45,9 +44,9 @@ def test_features_are_computed_once_and_are_those_of_the_model(
 ) -> None:
     loaded = load_any(save_vit(tmp_path / "model", class_names=("cat", "dog")))
     dataset = open_dataset(divided_folder)
-    reader = open_reader(*image_part(loaded))
+    reader = FeatureReader(*image_part(loaded))
     told: list[tuple[str, int, int]] = []
-    first = read_split(dataset, "test", reader, 4, lambda *event: told.append(event))
+    first = reader.read(dataset, "test", 4, lambda *event: told.append(event))
 
     pixels = torch.stack([reader.preprocessing.read(image) for image in dataset.test.images])
     with torch.inference_mode():
@@ -57,7 +56,7 @@ def test_features_are_computed_once_and_are_those_of_the_model(
     assert told == [("features of test", 4, 6), ("features of test", 6, 6)]
 
     monkeypatch.setattr("vitrail.studies.probing.read_features", None)  # nothing is computed again
-    assert torch.equal(read_split(dataset, "test", reader).values, first.values)
+    assert torch.equal(reader.read(dataset, "test").values, first.values)
 
 
 def test_both_protocols_score_a_model_of_other_classes(tmp_path: Path, divided_folder: Path) -> None:
@@ -65,9 +64,9 @@ def test_both_protocols_score_a_model_of_other_classes(tmp_path: Path, divided_f
     near = probe(saved, divided_folder, protocol="knn", num_neighbours=3)
     linear = probe(saved, divided_folder)
 
-    reader = open_reader(*image_part(load_any(saved)))
+    reader = FeatureReader(*image_part(load_any(saved)))
     dataset = open_dataset(divided_folder)
-    train, validation, test = (read_split(dataset, name, reader) for name in dataset.splits)
+    train, validation, test = (reader.read(dataset, name) for name in dataset.splits)
     bank = [torch.cat(pair) for pair in zip(train, validation, strict=True)]
     votes = weighted_votes(bank[0], bank[1], test.values, num_classes=3, num_neighbours=3)
     right = (votes.argmax(dim=-1) == test.labels).double().mean()

@@ -23,9 +23,10 @@ from vitrail.tasks.evaluating import evaluate
 
 def test_errors_are_those_of_the_model_on_corrupted_pixels(tmp_path: Path, divided_folder: Path) -> None:
     saved = save_vit(tmp_path / "model", sharpness=40.0)
-    found = measure_robustness(
+    found, examples = measure_robustness(
         saved, divided_folder, corruptions=("contrast", "impulse_noise"), severities=(5, 1)
-    ).robustness
+    )
+    assert list(examples) == ["without", "contrast", "impulse_noise"]
 
     preprocessing, model = Preprocessing(image_size=(12, 8)), load(saved)
     split = open_dataset(divided_folder).test
@@ -43,7 +44,7 @@ def test_errors_are_those_of_the_model_on_corrupted_pixels(tmp_path: Path, divid
 def test_a_model_against_itself_has_a_ratio_of_one(tmp_path: Path, divided_folder: Path) -> None:
     saved = save_vit(tmp_path / "model")
     arguments = {"corruptions": ("fog",), "severities": (2,), "split": "train", "num_images": 9}
-    found = measure_robustness(saved, divided_folder, reference=saved, **arguments).robustness
+    found, _ = measure_robustness(saved, divided_folder, reference=saved, **arguments)
     assert found.reference == "model"
     assert found.mean_corruption_error == pytest.approx(1)
     assert found.signature["samples"] == "9 drawn by 0"
@@ -84,7 +85,7 @@ def test_alexnets_errors_divide_those_on_the_test_of_imagenet_alone(
     saved = save_vit(tmp_path / "model", class_names=[f"thing {number}" for number in range(1000)])
     asked = {"reference": "alexnet", "corruptions": ("brightness",), "num_images": 2}
 
-    found = measure_robustness(saved, f"imagenet:{root}", **asked).robustness
+    found, _ = measure_robustness(saved, f"imagenet:{root}", **asked)
     assert found.reference == "AlexNet"
     assert found.mean_corruption_error == pytest.approx(found.mean_error / 0.564592)
     assert found.signature["incomplete"] == "2 of 50000 images"

@@ -90,7 +90,7 @@ def show_comparing() -> Iterator[OnComparisonEvent]:
     """Yield a listener for ``compare``: the current run, overall progress, and each result."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
-    from vitrail.studies.comparing import RunBegan, RunEnded, RunWent
+    from vitrail.studies.comparing import RunBegan, RunEnded
 
     columns = MofNCompleteColumn(), BarColumn(16), TextColumn("{task.fields[left]}")
     with show_live(Console(), *columns) as live:
@@ -109,12 +109,9 @@ def show_comparing() -> Iterator[OnComparisonEvent]:
             elif isinstance(event, RunEnded):
                 live.update(heading, completed=event.number, total=event.total)
                 live.print(_result_line(event))
-            elif isinstance(event, RunWent):
-                live.update(f"{heading}: {event.line}")
-                live.write(f"{numbered}: {event.line}")
             else:
-                live.update("testing the differences", left="")
-                live.write("testing the differences")
+                live.update(f"{heading}: {event}")
+                live.write(f"{numbered}: {event}")
 
         yield listen
 

@@ -139,12 +139,11 @@ def _measure(
     found = torch.zeros(2, *stacked.shape[:2])
     if gold is not None:
         gold.check(len(read.words) - 1, len(words), pairs.names[row])
-        strongest = stacked[..., :-1].argmax(dim=-1)
+        is_link = torch.zeros(2, len(words), len(read.words) - 1)
         for kind, links in enumerate((gold.possible, gold.sure)):
-            is_link = torch.zeros(len(words), len(read.words) - 1)
             for source, target in links:
-                is_link[target, source] = 1
-            found[kind] = is_link[torch.arange(len(words)), strongest]
+                is_link[kind, target, source] = 1
+        found = is_link[:, torch.arange(len(words)), stacked[..., :-1].argmax(dim=-1)]
     return torch.cat([torch.special.entr(stacked).sum(dim=-1)[None], found])
 
 
@@ -175,7 +174,6 @@ def _words(subwords: Subwords, text: str, name: str, limit: int) -> GroupedWords
 
 
 def _read_tags(path: Path, pairs: PairSplit) -> list[list[str]]:
-    """Read the tags of each target word."""
     tags = [line.split() for line in read_lines(path)]
     for row, (given, target) in enumerate(zip_longest(tags, pairs.targets)):
         if given is None or target is None or len(given) != len(target.split()):

@@ -99,10 +99,9 @@ def build_named(name: str) -> LoadedModel:
 
 
 def _not_for_images(name: str) -> ConfigError:
+    remedy = "See benchmarks/translate.py for translators"
     return ConfigError(
-        f"{name} reads no images",
-        expected="a classifier of images or a detector",
-        remedy="See benchmarks/translate.py for translators",
+        f"{name} reads no images", expected="a classifier of images or a detector", remedy=remedy
     )
 
 

@@ -12,7 +12,7 @@ from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.report.page import section, table
-from vitrail.studies.panels import Panel, join_panels, write_panels
+from vitrail.studies.panels import Panel, join_panels, write_panels, write_signature
 from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.scores import (
     CalibrationScores,
@@ -32,18 +32,21 @@ NOTE = (
 )
 
 
+TEXTS = {
+    "accuracy": "accuracy",
+    "confidence": "mean confidence",
+    "calibration_error": "expected calibration error",
+    "max_calibration_error": "maximum calibration error",
+    "brier": "Brier score",
+    "nll": "log loss",
+}
+
+
 def score_rows(before: CalibrationScores, after: CalibrationScores) -> list[list[str]]:
     """Return the rows: a score, its value without and with the temperature."""
-    names = {
-        "accuracy": "accuracy",
-        "confidence": "mean confidence",
-        "calibration_error": "expected calibration error",
-        "max_calibration_error": "maximum calibration error",
-        "brier": "Brier score",
-        "nll": "log loss",
-    }
     return [
-        [text, f"{getattr(before, name):.4f}", f"{getattr(after, name):.4f}"] for name, text in names.items()
+        [text, *(f"{getattr(scores, name):.4f}" for scores in (before, after))]
+        for name, text in TEXTS.items()
     ]
 
 
@@ -63,9 +66,7 @@ class Calibration(Config):
 def write_calibration(path: Path, found: Calibration, *, title: str) -> None:
     """Write a page with reliability diagrams and table, or the diagrams alone as .png, .svg or .pdf.
 
-    Raises:
-        ConfigError: the name ends otherwise.
-        CheckpointError: the disk is full or not writable; a former file is as it was.
+    Raises: as ``write_panels``.
     """
     both = {"as it is": found.before, f"temperature {found.temperature:.3f}": found.after}
     panels = [
@@ -77,10 +78,9 @@ def write_calibration(path: Path, found: Calibration, *, title: str) -> None:
         )
         for name, scores in both.items()
     ]
-    signature = "|".join(f"{name}:{value}" for name, value in found.signature.items())
     body = section("Reliability", join_panels(panels), NOTE)
     body += section("Scores", table(HEADER, score_rows(found.before, found.after), frozenset((1, 2))))
-    write_panels(path, panels, title=title, subtitle=signature, body=body)
+    write_panels(path, panels, title=title, subtitle=write_signature(found.signature), body=body)
 
 
 def calibrate(

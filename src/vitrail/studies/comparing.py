@@ -49,12 +49,6 @@ class RunBegan(NamedTuple):
     """Whether the budget ends the runs, rather than a number of steps."""
 
 
-class RunWent(NamedTuple):
-    """Progress of a training."""
-
-    line: str
-
-
 class RunEnded(NamedTuple):
     """A training is finished, has failed, or was finished before."""
 
@@ -66,11 +60,8 @@ class RunEnded(NamedTuple):
     total: int
 
 
-class Judging(NamedTuple):
-    """The runs so far are being tested on resampled test samples."""
-
-
-ComparisonEvent = RunBegan | RunWent | RunEnded | Judging
+ComparisonEvent = RunBegan | RunEnded | str
+"""A text is the progress of a training, or of the tests after it."""
 OnComparisonEvent = Callable[[ComparisonEvent], None]
 
 
@@ -136,11 +127,8 @@ def compare(
     listed = list_seeds(seeds, seed)
     settings = dict(changes or {})
     task, metric = _find_metric(str(source), names[0] if kind == "model" else settings.get("model.name"))
-    _check_changes(settings, kind)
-    if kind == "model":
-        _check_models(names, task)
-    else:
-        _check_mixing(settings.get("model.name"), task)
+    _check(task, kind, names, settings)
+    if kind == "mixer":
         settings = metric.shared_settings(settings) | settings
     asked = Comparison(
         kind=kind,
@@ -188,7 +176,7 @@ def _train_all(
             _write_folder(folder, comparison)
         on_event(RunEnded(run, comparison.score, number, len(wanted)))
         if number % runs_per_seed == 0 and not is_judged:
-            on_event(Judging())
+            on_event("testing the differences")
             comparison, is_judged = judge(folder, comparison, metric), True
             _write_folder(folder, comparison)
     return comparison
@@ -208,7 +196,7 @@ def _train(
     if former is None or not (former / REPORT_PAGE).exists():
         command = _command(folder, comparison, run, former)
         try:
-            run_to_the_end(command, folder / f"{name}.log", lambda line: on_event(RunWent(line)))
+            run_to_the_end(command, folder / f"{name}.log", on_event)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"stopped while {run.name} was trained; what is done is kept. Go on with the same command "
@@ -232,13 +220,13 @@ def _command(folder: Path, comparison: Comparison, run: ComparedRun, former: Pat
         return [*vitrail, "--resume", str(former)]
     field = "model.mixer" if comparison.kind == "mixer" else "model.name"
     changes = {**comparison.changes, field: run.name}
-    assignments = [
-        part for path, value in changes.items() for part in ("--set", f"{path}={json.dumps(value)}")
-    ]
-    # A number of steps takes precedence over the time, which then limits nothing.
-    budget = [] if "train.steps" in changes else ["--budget", f"{comparison.budget_s:.3f}s"]
-    where = ["--seed", str(run.seed), "--output", str(folder), "--name", _folder_name(run)]
-    return [*vitrail, comparison.data, *budget, *where, *assignments]
+    command = [*vitrail, comparison.data, "--seed", str(run.seed), "--output", str(folder)]
+    command += ["--name", _folder_name(run)]
+    if "train.steps" not in changes:  # which take precedence over the time, which then limits nothing
+        command += ["--budget", f"{comparison.budget_s:.3f}s"]
+    for path, value in changes.items():
+        command += ["--set", f"{path}={json.dumps(value)}"]
+    return command
 
 
 def _list_contestants(
@@ -306,9 +294,7 @@ def _find_metric(source: str, model: str | None) -> tuple[Task, ComparisonMetric
     task = task_of_source(source, model)
     metric = task.comparison_metric(source)
     if metric is None:
-        comparable = sorted(
-            each.name for each in TASKS.values() if each.comparison_metric(source) is not None
-        )
+        comparable = sorted(each.name for each in TASKS.values() if each.comparison_metric(source))
         raise ConfigError(
             f"models for {task.name} cannot be compared yet, and {source} was to be learned so",
             expected=f"data for one of {', '.join(comparable)}",
@@ -317,47 +303,37 @@ def _find_metric(source: str, model: str | None) -> tuple[Task, ComparisonMetric
     return task, metric
 
 
-def _check_changes(changes: Mapping[str, Any], kind: str) -> None:
-    """Refuse shared settings of what the runs differ in."""
-    differing = {"model.mixer" if kind == "mixer" else "model.name", "train.seed"} & set(changes)
-    if differing:
-        name = min(differing)
+def _check(task: Task, kind: str, names: Sequence[str], changes: Mapping[str, Any]) -> None:
+    """Refuse shared settings of what the runs differ in, and models that do not suit."""
+    if differing := sorted({f"model.{'mixer' if kind == 'mixer' else 'name'}", "train.seed"} & set(changes)):
         raise ConfigError(
-            f"{name} is set, and it is what the runs differ in",
+            f"{differing[0]} is set, and it is what the runs differ in",
             expected=f"other settings, which all {kind}s share",
-            remedy="Give --seeds instead" if name == "train.seed" else f"Leave out {name}",
+            remedy="Give --seeds instead" if differing[0] == "train.seed" else f"Leave out {differing[0]}",
         )
-
-
-def _check_models(names: Sequence[str], task: Task) -> None:
-    for name in names:
-        if not isinstance(MODELS[name], task.models):
-            fitting = sorted(other for other in MODELS if isinstance(MODELS[other], task.models))
-            raise ConfigError(
-                f"the model {name} is not for {task.name}",
-                expected=f"models such as {', '.join(fitting[:3])}",
-                remedy="Name models of one task; vitrail models lists them by family",
-            )
-
-
-def _check_mixing(model: str | None, task: Task) -> None:
-    """Refuse models without an exchangeable mixer."""
-    own = [name for name in MODELS if isinstance(MODELS[name], task.models)]
-    choosable = sorted(name for name in own if "mixer" in type(MODELS[name]).model_fields)
+    own = sorted(name for name in MODELS if isinstance(MODELS[name], task.models))
+    if kind == "model":
+        for name in names:
+            if name not in own:
+                raise ConfigError(
+                    f"the model {name} is not for {task.name}",
+                    expected=f"models such as {', '.join(own[:3])}",
+                    remedy="Name models of one task; vitrail models lists them by family",
+                )
+        return
+    choosable = [name for name in own if "mixer" in type(MODELS[name]).model_fields]
     if not choosable:
         raise ConfigError(
             f"no model for {task.name} has a mixer that can be chosen",
             expected="--models, with names of whole models",
-            remedy=f"Compare models, such as --models {','.join(sorted(own)[:2])}",
+            remedy=f"Compare models, such as --models {','.join(own[:2])}",
         )
-    if model is not None:
-        MODELS[model]
+    model = changes.get("model.name")
     if model is not None and model not in choosable:
+        MODELS[model]
         small = next((name for name in choosable if name.endswith(("_nano", "_tiny"))), choosable[0])
         raise ConfigError(
-            f"the model {model} has a mixer of its own"
-            if model in own
-            else f"the model {model} is not for {task.name}",
+            f"the model {model} {'has a mixer of its own' if model in own else f'is not for {task.name}'}",
             expected=f"a model whose mixer can be chosen, such as {small}",
             remedy="Choose another model.name, or compare models with --models",
         )
@@ -408,9 +384,8 @@ def _open_comparison(folder: Path, asked: Comparison) -> Comparison:
 def _add_runs(comparison: Comparison, names: Sequence[str], seeds: Sequence[int]) -> Comparison:
     """Add the runs that are missing, seed by seed."""
     known = {(run.name, run.seed) for run in comparison.runs}
-    added = tuple(
-        ComparedRun(name=name, seed=seed) for seed in seeds for name in names if (name, seed) not in known
-    )
+    wanted = (ComparedRun(name=name, seed=seed) for seed in seeds for name in names)
+    added = tuple(run for run in wanted if (run.name, run.seed) not in known)
     return comparison.model_copy(update={"runs": comparison.runs + added})
 
 

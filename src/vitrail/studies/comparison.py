@@ -192,20 +192,13 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
     further = list(standings[0].further) if standings else []
     header = [comparison.kind, words.label, "95 %", *(FURTHER[name].label for name in further)]
     header += ["steps", "param.", "MACs", "samples/s", "peak MiB"]
-    rows = [
-        [
-            each.name,
-            words.format(each.score),
-            words.format_interval(each.lower, each.upper),
-            *(FURTHER[name].format(each.further[name]) for name in further),
-            f"{each.steps:,}",
-            format_count(each.parameters),
-            format_count(each.macs),
-            f"{each.samples_per_s:,.0f}",
-            "-" if each.peak_memory_mib is None else f"{each.peak_memory_mib:,.0f}",
-        ]
-        for each in standings
-    ]
+    rows = []
+    for each in standings:
+        scores = (words.format(each.score), words.format_interval(each.lower, each.upper))
+        others = (FURTHER[name].format(each.further[name]) for name in further)
+        sizes = (f"{each.steps:,}", format_count(each.parameters), format_count(each.macs))
+        memory = "-" if each.peak_memory_mib is None else f"{each.peak_memory_mib:,.0f}"
+        rows.append([each.name, *scores, *others, *sizes, f"{each.samples_per_s:,.0f}", memory])
     placed = {standing.name for standing in standings}
     for name in comparison.names:
         if name not in placed:
@@ -217,12 +210,12 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
 def stand(runs: Sequence[ComparedRun], interval: tuple[float, float] | None) -> Standing:
     """Summarise the finished runs of one mixer or model, with the interval of their mean score."""
     figures = [run.figures for run in runs if run.figures is not None]
-    lower, upper = (None, None) if interval is None else interval
-    memory = [each.peak_memory_mib for each in figures if each.peak_memory_mib is not None]
+    lower, upper = interval or (None, None)
+    averaged = ("score", "samples_per_s", "training_s", "steps")
+    means = {name: statistics.fmean(getattr(each, name) for each in figures) for name in averaged}
     return Standing(
         name=runs[0].name,
         seeds=tuple(run.seed for run in runs),
-        score=statistics.fmean(each.score for each in figures),
         lower=lower,
         upper=upper,
         over="seeds" if len(figures) > 1 else "samples",
@@ -233,10 +226,8 @@ def stand(runs: Sequence[ComparedRun], interval: tuple[float, float] | None) -> 
         },
         parameters=figures[0].parameters,
         macs=figures[0].macs,
-        samples_per_s=statistics.fmean(each.samples_per_s for each in figures),
-        peak_memory_mib=max(memory, default=None),
-        steps=round(statistics.fmean(each.steps for each in figures)),
-        training_s=statistics.fmean(each.training_s for each in figures),
+        peak_memory_mib=max((each.peak_memory_mib for each in figures if each.peak_memory_mib), default=None),
+        **means | {"steps": round(means["steps"])},
     )
 
 
@@ -276,8 +267,7 @@ MOST_NAMED = 4
 
 def state(comparison: Comparison) -> tuple[str, ...]:
     """Return the conclusions, what their intervals are over, and caveats."""
-    sentences = (said(comparison) for said in (_leader, _others, _doubts, _basis))
-    return tuple(filter(None, sentences))
+    return tuple(filter(None, (said(comparison) for said in (_leader, _others, _doubts, _basis))))
 
 
 def conditions(comparison: Comparison) -> str:
@@ -286,11 +276,11 @@ def conditions(comparison: Comparison) -> str:
     steps = changes.pop("train.steps", None)
     length = f"{steps} steps" if steps else format_duration(comparison.budget_s)
     seeds = list(dict.fromkeys(str(run.seed) for run in comparison.runs))
-    parts = [f"Each {comparison.kind} was trained for {length}"]
-    parts.append(f"with seed{'s' if len(seeds) > 1 else ''} {join_names(seeds)}")
-    parts += [f"{path}={value}" for path, value in changes.items()]
+    trained = f"Each {comparison.kind} was trained for {length}"
+    with_seeds = f"with seed{'s' if len(seeds) > 1 else ''} {join_names(seeds)}"
     everything = "" if steps else ", from opening the data to the report"
-    return ", ".join(parts) + f"{everything}, one after the other on the same machine."
+    parts = (trained, with_seeds, *(f"{path}={value}" for path, value in changes.items()))
+    return f"{', '.join(parts)}{everything}, one after the other on the same machine."
 
 
 def join_names(names: Sequence[str], word: str = "and") -> str:

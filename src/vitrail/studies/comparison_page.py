@@ -95,14 +95,10 @@ def _pairs_section(comparison: Comparison) -> str:
 
     def rows(tests: Sequence[PairTest]) -> str:
         header = ("", "difference", "95 %", "p", "corrected", "")
-        cells = [
-            [
-                f"{test.first} - {test.second}",
-                *pair_cells(test, words),
-                "significant" if test.is_significant else "not significant",
-            ]
-            for test in tests
-        ]
+        cells = []
+        for test in tests:
+            verdict = "significant" if test.is_significant else "not significant"
+            cells.append([f"{test.first} - {test.second}", *pair_cells(test, words), verdict])
         return table(header, cells, frozenset({1, 2, 3, 4}))
 
     content = rows(pairs)
@@ -137,15 +133,11 @@ def _costs_section(comparison: Comparison) -> str:
         "MACs": lambda each: each.macs,
         "training time, s": lambda each: each.training_s,
     }
-    plots = [
-        draw_costs(
-            comparison,
-            f"{words.label} against {label.removesuffix(', s')}",
-            {each.name: float(cost(each)) for each in standings},
-            label,
-        )
-        for label, cost in costs.items()
-    ]
+    plots = []
+    for label, cost in costs.items():
+        name = f"{words.label} against {label.removesuffix(', s')}"
+        by_name = {each.name: float(cost(each)) for each in standings}
+        plots.append(draw_costs(comparison, name, by_name, label))
     note = (
         "The dashed line is the Pareto front; hollow marks are dominated. The table of differences says "
         "whether a step of the front is significant."
@@ -196,16 +188,6 @@ class Look(NamedTuple):
     dashes: str
 
 
-class BandPoint(NamedTuple):
-    """One validation, over several runs."""
-
-    x: float
-    """Mean over the runs."""
-    mean: float
-    lower: float
-    upper: float
-
-
 def looks_of(comparison: Comparison) -> dict[str, Look]:
     """Assign every mixer or model its colour and marker, in training order."""
     return {
@@ -250,41 +232,30 @@ def draw_curves(comparison: Comparison, name: str, read: Callable[[CurvePoint], 
     figure, axes = new_figure(x_label, f"validation {_label(comparison)}", size=(4.6, 3.2))
     factor = comparison.words.factor
     for contestant, look in looks_of(comparison).items():
-        band = join_curves(comparison.finished(contestant), read)
-        if not band:
-            continue
-        x = [point.x for point in band]
-        axes.plot(
-            x,
-            [factor * point.mean for point in band],
-            color=look.colour,
-            linestyle=look.dashes,
-            marker=look.marker,
-            markersize=3.2,
-            linewidth=1.5,
-        )
-        lower, upper = ([factor * point[field] for point in band] for field in (2, 3))
-        axes.fill_between(x, lower, upper, color=look.colour, alpha=0.16, linewidth=0)
+        if band := join_curves(comparison.finished(contestant), read):
+            x, *scores = zip(*band, strict=True)
+            mean, lower, upper = ([factor * score for score in row] for row in scores)
+            style = {"color": look.colour, "linestyle": look.dashes, "marker": look.marker}
+            axes.plot(x, mean, markersize=3.2, linewidth=1.5, **style)
+            axes.fill_between(x, lower, upper, color=look.colour, alpha=0.16, linewidth=0)
     axes.set_xlim(left=0)
     return inline_svg(figure, name)
 
 
-def join_curves(runs: Sequence[ComparedRun], read: Callable[[CurvePoint], float]) -> list[BandPoint]:
-    """Average the n-th validations of several runs, as far as all runs have them.
+def join_curves(
+    runs: Sequence[ComparedRun], read: Callable[[CurvePoint], float]
+) -> list[tuple[float, float, float, float]]:
+    """Return mean x, mean, lowest and highest score of the n-th validations, as far as all runs have them.
 
     Validations are evenly spaced over a run, while the steps within a budget differ between runs; so the n-th
     validation is at the same share of each training.
     """
     curves = [run.figures.curve for run in runs if run.figures is not None]
-    return [
-        BandPoint(
-            x=statistics.fmean(read(point) for point in points),
-            mean=statistics.fmean(point.score for point in points),
-            lower=min(point.score for point in points),
-            upper=max(point.score for point in points),
-        )
-        for points in zip(*curves, strict=False)
-    ]
+    band = []
+    for points in zip(*curves, strict=False):
+        scores = [point.score for point in points]
+        band.append((statistics.fmean(map(read, points)), statistics.fmean(scores), min(scores), max(scores)))
+    return band
 
 
 def draw_costs(comparison: Comparison, name: str, costs: Mapping[str, float], x_label: str) -> str:
@@ -300,15 +271,8 @@ def draw_costs(comparison: Comparison, name: str, costs: Mapping[str, float], x_
     factor, looks = comparison.words.factor, looks_of(comparison)
     front = pareto_front({standing.name: standing.score for standing in comparison.standings}, costs)
     scores = {standing.name: factor * standing.score for standing in comparison.standings}
-    axes.step(
-        [costs[each] for each in front],
-        [scores[each] for each in front],
-        where="post",
-        color=SOFT,
-        linewidth=1,
-        linestyle="--",
-        zorder=1,
-    )
+    x, y = ([of[each] for each in front] for of in (costs, scores))
+    axes.step(x, y, where="post", color=SOFT, linewidth=1, linestyle="--", zorder=1)
     for standing in comparison.standings:
         place = (costs[standing.name], scores[standing.name])
         look = looks[standing.name]
@@ -358,25 +322,12 @@ def _draw_point(
     is_hollow: bool = False,
 ) -> None:
     """Plot a point with its interval, vertical or horizontal."""
-    errors: Any = None
+    style: dict[str, Any] = {"fmt": look.marker, "color": look.colour, "markersize": 6, "zorder": 2}
     if standing.lower is not None and standing.upper is not None:
-        factor = comparison.words.factor
-        errors = [
-            [factor * max(0.0, standing.score - standing.lower)],
-            [factor * max(0.0, standing.upper - standing.score)],
-        ]
-    axes.errorbar(
-        *place,
-        xerr=None if is_upright else errors,
-        yerr=errors if is_upright else None,
-        fmt=look.marker,
-        color=look.colour,
-        markerfacecolor="none" if is_hollow else look.colour,
-        markersize=6,
-        capsize=2,
-        elinewidth=1,
-        zorder=2,
-    )
+        sides = (standing.score - standing.lower, standing.upper - standing.score)
+        errors = [[comparison.words.factor * max(0.0, side)] for side in sides]
+        style |= {"yerr" if is_upright else "xerr": errors, "capsize": 2, "elinewidth": 1}
+    axes.errorbar(*place, markerfacecolor="none" if is_hollow else look.colour, **style)
 
 
 def _label(comparison: Comparison) -> str:

@@ -54,22 +54,15 @@ NOTE = (
 def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
     """Write a page with curves and table, or the curves alone as .png, .svg or .pdf.
 
-    Raises:
-        ConfigError: the name ends otherwise.
-        CheckpointError: the disk is full or not writable; a former file is as it was.
+    Raises: as ``write_panels``.
     """
     patches = " x ".join(map(str, found.grid))
     how = f"{found.num_images} images, {patches} patches, covered with {FILLED[found.filling]}."
     panels = [
-        Panel(
-            f"{kind} curves of the methods",
-            kind,
-            (f"patches {done}, %", "probability of the class"),
-            partial(_draw, curves, found.shares),
-        )
-        for kind, done, curves in (
-            ("deletion", "covered", found.deletion),
-            ("insertion", "shown", found.insertion),
+        Panel(f"{kind} curves of the methods", kind, (x, "probability of the class"), draw)
+        for kind, x, draw in (
+            ("deletion", "patches covered, %", partial(_draw, found.deletion, found.shares)),
+            ("insertion", "patches shown, %", partial(_draw, found.insertion, found.shares)),
         )
     ]
     header, rows = faithfulness_table(found)
@@ -84,18 +77,12 @@ def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
 def faithfulness_table(found: Faithfulness) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of the table, the method with the lowest deletion score first."""
     references = [name for name in REFERENCES if name in found.deletion]
-    rows = [
-        [
-            NAMES.get(score.method, score.method),
-            _text(score.deletion),
-            *(
-                _text(score.deletion_against[name], sign="+") if name in score.deletion_against else ""
-                for name in references
-            ),
-            _text(score.insertion),
-        ]
-        for score in found.scores()
-    ]
+    rows = []
+    for score in found.scores():
+        against = (score.deletion_against.get(name) for name in references)
+        differences = ("" if each is None else _text(each, sign="+") for each in against)
+        name = NAMES.get(score.method, score.method)
+        rows.append([name, _text(score.deletion), *differences, _text(score.insertion)])
     return ["method", "deletion", *(f"against {name}" for name in references), "insertion"], rows
 
 
@@ -107,15 +94,9 @@ def _draw(of_methods: Mapping[str, np.ndarray], shares: list[float], axes: Axes,
     percent = 100 * np.asarray(shares)
     colours = iter(MORE_COLOURS)
     for name, curves in of_methods.items():
-        is_random = name == RANDOM
-        axes.plot(
-            percent,
-            curves.mean(axis=0),
-            color=inks.soft if is_random else next(colours),
-            linestyle="--" if is_random else "-",
-            linewidth=1.6,
-            label=NAMES.get(name, name),
-        )
+        colour, dashes = (inks.soft, "--") if name == RANDOM else (next(colours), "-")
+        style = {"color": colour, "linestyle": dashes, "linewidth": 1.6}
+        axes.plot(percent, curves.mean(axis=0), label=NAMES.get(name, name), **style)
     axes.set_ylim(0, 1.02)
     axes.legend(frameon=False, labelcolor=inks.ink, fontsize=8)
 
@@ -195,12 +176,8 @@ def measure_faithfulness(
 
 def _usual_methods(explanation: Explanation) -> tuple[str, ...]:
     """Return the methods that suit a model and take at most a forward and a backward pass."""
-    suits = {
-        "relevance": explanation.suits_relevance,
-        "rollout": explanation.has_rollout,
-        "attention": bool(explanation.maps),
-        "gradient_input": True,
-    }
+    suits = {"relevance": explanation.suits_relevance, "rollout": explanation.has_rollout}
+    suits |= {"attention": bool(explanation.maps), "gradient_input": True}
     return tuple(name for name, is_suited in suits.items() if is_suited)
 
 
@@ -237,12 +214,8 @@ def faithfulness(
         run: a run directory or the folder of a saved model.
         source: any images that ``vitrail.train`` takes, with the same classes.
         num_images: size of the sample, at most the split.
-        methods: names as for ``Explanation.relevance`` (default: those that suit the model and take at most a
-            forward and a backward pass).
-        filling: ``blur`` or ``mean``: what covers an image.
-        num_steps: steps of each curve.
+        methods, filling, num_steps, on_image: as in ``measure_faithfulness``.
         merge_tokens: tokens to merge in each block of the model.
-        on_image: called with the number of images done.
 
     Raises:
         CheckpointError: there is no usable model, or none of images.

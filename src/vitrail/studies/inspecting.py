@@ -129,16 +129,15 @@ def _missing_panels(heads: HeadFindings | str) -> dict[str, str]:
     """Return which head panels are missing, and why."""
     if isinstance(heads, str):
         return dict.fromkeys(HEAD_PANELS, heads)
-    missing = {}
-    if all(each.distance_px is None for each in heads.layers):
-        missing["Attention distance"] = (
-            "the tokens that attend or are attended to are not patches of an image"
-        )
-    if all(each.entropy_shares is None for each in heads.layers):
-        missing["Head entropy"] = "there is never more than one key"
-    if not heads.groups:
-        missing["Head similarity"] = "no two heads attend over the same tokens"
-    return missing
+    no_patches = "the tokens that attend or are attended to are not patches of an image"
+    found = (
+        (no_patches, any(each.distance_px is not None for each in heads.layers)),
+        ("there is never more than one key", any(each.entropy_shares is not None for each in heads.layers)),
+        ("no two heads attend over the same tokens", bool(heads.groups)),
+    )
+    return {
+        panel: reason for panel, (reason, is_there) in zip(HEAD_PANELS, found, strict=True) if not is_there
+    }
 
 
 def _find_samples(run: str | Path, loaded: LoadedModel, data: str | None) -> tuple[Scoring, str] | str:

@@ -58,13 +58,8 @@ class Contestant:
         return self.runs[0].name
 
     @property
-    def scores(self) -> list[float]:
-        """The score of each run."""
-        return _scores(self.runs)
-
-    @property
     def mean(self) -> float:
-        return float(np.mean(self.scores))
+        return float(np.mean(_scores(self.runs)))
 
 
 def stand_all(comparison: Comparison, contestants: Sequence[Contestant] = ()) -> Comparison:
@@ -163,7 +158,9 @@ def _test(
 ) -> tuple[Difference, Literal["mcnemar", "bootstrap", "welch and bootstrap"]]:
     over_samples = paired_bootstrap(first.mean - second.mean, first.resampled, second.resampled)
     if len(first.runs) > 1:
-        return require_both(welch(first.scores, second.scores), over_samples), "welch and bootstrap"
+        return require_both(
+            welch(_scores(first.runs), _scores(second.runs)), over_samples
+        ), "welch and bootstrap"
     exact = metric.exact_p(first.outcomes[0], second.outcomes[0])
     if exact is not None:
         return over_samples._replace(p=exact), "mcnemar"

@@ -97,32 +97,24 @@ def write_learned(path: Path, found: Learned, *, title: str) -> list[Path]:
     return written
 
 
-def layer_rows(heads: HeadFindings) -> list[list[str]]:
-    """Return the rows of the layer table: depth, name, heads, distance, entropy share, entropy in nats."""
+LAYER_HEADER = ("layer", "name", "heads", "distance, px", "entropy (1 = even)", "entropy, nats")
+
+
+def layer_table(heads: HeadFindings) -> tuple[list[str], list[list[str]]]:
+    """Return the table of layers, without empty columns: depth, name, heads, distance and entropies."""
     depths = {
         each.layer: depth
         for members in series_of(heads.layers).values()
         for depth, each in enumerate(members)
     }
-    return [
-        [
-            str(depths[each.layer]),
-            each.layer,
-            str(len(each.entropy)),
+    rows = []
+    for each in heads.layers:
+        ranges = (
             _range(each.distance_px, ".1f"),
             _range(each.entropy_shares, ".2f"),
             _range(each.entropy, ".2f"),
-        ]
-        for each in heads.layers
-    ]
-
-
-LAYER_HEADER = ("layer", "name", "heads", "distance, px", "entropy (1 = even)", "entropy, nats")
-
-
-def layer_table(heads: HeadFindings) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of the layer table, without empty columns."""
-    rows = layer_rows(heads)
+        )
+        rows.append([str(depths[each.layer]), each.layer, str(len(each.entropy)), *ranges])
     filled = [place for place in range(len(LAYER_HEADER)) if any(row[place] for row in rows)]
     return [LAYER_HEADER[place] for place in filled], [[row[place] for place in filled] for row in rows]
 
@@ -322,25 +314,27 @@ def _biases_group(biases: Sequence[BiasTable]) -> Group:
     return Group("biases", heading, note, [panel])
 
 
+DISTANCE_NOTE = (
+    "Distance from a query's patch to the patches it attends to, weighted by the attention and averaged over "
+    "queries and images; one dot for each head. Attention to tokens that are not patches is left out."
+)
+ENTROPY_NOTE = (
+    "Entropy of a query's attention as a share of what it would be if all keys within its reach got the "
+    "same: 1 is even attention, 0 a single key; one dot for each head."
+)
+HEAD_PLOTS = (
+    ("distance", "distance_px", "Attention distance", "mean distance, pixels", DISTANCE_NOTE),
+    ("entropy", "entropy_shares", "Head entropy", "entropy (1 = even)", ENTROPY_NOTE),
+)
+"""File, field, heading, axis and note of what is plotted of each head."""
+
+
 def _head_groups(heads: HeadFindings) -> list[Group]:
     groups = []
-    layers = [each for each in heads.layers if each.distance_px is not None]
-    if layers:
-        note = (
-            "Distance from a query's patch to the patches it attends to, weighted by the attention and "
-            "averaged over queries and images; one dot for each head. Attention to tokens that are not "
-            "patches is left out."
-        )
-        panel = _dots_panel("distance_px", "Attention distance", "mean distance, pixels", layers)
-        groups.append(Group("distance", panel.name, note, [panel]))
-    layers = [each for each in heads.layers if each.entropy_shares is not None]
-    if layers:
-        note = (
-            "Entropy of a query's attention as a share of what it would be if all keys within its reach got "
-            "the same: 1 is even attention, 0 a single key; one dot for each head."
-        )
-        panel = _dots_panel("entropy_shares", "Head entropy", "entropy (1 = even)", layers)
-        groups.append(Group("entropy", panel.name, note, [panel]))
+    for key, field, heading, label, note in HEAD_PLOTS:
+        layers = [each for each in heads.layers if getattr(each, field) is not None]
+        if layers:
+            groups.append(Group(key, heading, note, [_dots_panel(field, heading, label, layers)]))
     if heads.groups:
         note = (
             "Share of attention that two heads give to the same keys: one minus the total variation distance "

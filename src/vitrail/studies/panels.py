@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -80,6 +80,11 @@ def write_panels(
         return
     head = f'<h1>{escape(title)}</h1><p class="soft small">{escape(subtitle)}</p>'
     write_page(path, title=title, body=head + body, style=STYLE + style)
+
+
+def write_signature(signature: Mapping[str, str]) -> str:
+    """Return the signature of a score in one line."""
+    return "|".join(f"{name}:{value}" for name, value in signature.items())
 
 
 def join_panels(panels: Sequence[Panel]) -> str:

@@ -260,17 +260,59 @@ class Features(NamedTuple):
     labels: Int[Tensor, " n"]
 
 
-class FeatureReader(NamedTuple):
-    """A frozen model with everything its features depend on."""
+class FeatureReader:
+    """A frozen model on the fastest device; its features are cached in the user's cache folder."""
 
-    model: nn.Module
-    """In evaluation mode, on the machine's device."""
-    preprocessing: Preprocessing
-    width: int
-    """Feature dimension."""
-    machine: Machine
-    digest: str
-    """Digest of everything but the images that features depend on."""
+    def __init__(self, model: nn.Module, preprocessing: Preprocessing) -> None:
+        self.machine, self.preprocessing = inspect_machine(), preprocessing
+        self.digest = digest_of(  # of everything but the images that features depend on
+            "pooled",
+            digest_of_weights(model),
+            repr(getattr(model, "config", type(model).__name__)),
+            preprocessing.model_dump_json(),
+            self.machine.precision,
+        )
+        self.model = model.to(self.machine.device).eval()
+        with torch.inference_mode():
+            grey = torch.zeros(1, 3, *preprocessing.image_size, device=self.machine.device)
+            self.width = read_features(self.model, grey).shape[1]
+
+    def read(
+        self,
+        dataset: ImageDataset,
+        name: str,
+        batch_size: int = BATCH_SIZE,
+        on_progress: OnProgress | None = None,
+    ) -> Features:
+        """Return the features of a split, from the cache if they are there.
+
+        Raises:
+            DataError: an image cannot be read.
+        """
+        split: ImageSplit = dataset.splits[name]
+
+        @torch.inference_mode()
+        def encode(pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch 1 dim"]:
+            images = self.preprocessing.normalise(pixels).to(self.machine.device)
+            with autocast(self.machine.precision, self.machine.device):
+                return read_features(self.model, images)[:, None]
+
+        def tell(done: int, total: int) -> None:
+            if on_progress is not None:
+                on_progress(f"features of {name}", done, total)
+
+        cache = FeatureCache(
+            ImageSource(split, self.preprocessing),
+            encode,
+            path=cache_folder() / "features" / f"{digest_of(self.digest, split.fingerprint)}.f16",
+            shape=(1, self.width),
+            batch_size=batch_size,
+            progress=tell,
+        )
+        cache.prepare()
+        rows = [cache.load(index)[0] for index in range(len(cache))]
+        values = torch.stack(rows).float() if rows else torch.empty(0, self.width)
+        return Features(values, torch.from_numpy(split.labels.copy()))
 
 
 def probe(
@@ -309,19 +351,32 @@ def probe(
             remedy=f"Take {NUM_NEIGHBOURS} and {TEMPERATURE}, as Caron et al. 2021",
         )
     loaded = load_any(run)
-    dataset = _open(str(source))
+    if benchmark_of(str(source)) is not None:  # used as published, with nothing left out
+        dataset = open_dataset(str(source))
+    else:
+        settings = CLASSIFICATION.data_settings(str(source))
+        dataset, _ = open_checked(CLASSIFICATION, settings, single_process())
     check_published(dataset)
     model, preprocessing = image_part(loaded)
     prepared = "as the model's"
     if preparation == "published":
         preprocessing, prepared = as_prepared(preprocessing, str(source))
-    reader = open_reader(model, preprocessing)
+    reader = FeatureReader(model, preprocessing)
     parts = {
-        name: read_split(dataset, name, reader, batch_size, on_progress)
-        for name in ("train", "validation", "test")
+        name: reader.read(dataset, name, batch_size, on_progress) for name in ("train", "validation", "test")
     }
     if protocol == "knn":
-        how, probabilities = _neighbours(dataset, parts, num_neighbours, temperature, reader.machine)
+        device = reader.machine.device
+        bank, known = (
+            torch.cat(pair).to(device) for pair in zip(parts["train"], parts["validation"], strict=True)
+        )
+        probabilities = weighted_votes(
+            *(bank, known, parts["test"].values.to(device)),
+            num_classes=len(dataset.class_names),
+            num_neighbours=num_neighbours,
+            temperature=temperature,
+        ).cpu()
+        how = f"weighted {min(num_neighbours, len(bank))}-nn of {len(bank)}, temperature {temperature:g}"
     else:
         how, probabilities = _linear(dataset, parts, reader.machine, on_progress)
     labels = parts["test"].labels
@@ -341,92 +396,6 @@ def probe(
         class_names=dataset.class_names,
     )
     return as_published(report, dataset, "test")
-
-
-def open_reader(model: nn.Module, preprocessing: Preprocessing) -> FeatureReader:
-    """Move a model to the fastest device and digest what its features depend on."""
-    machine = inspect_machine()
-    digest = digest_of(
-        "pooled",
-        digest_of_weights(model),
-        repr(getattr(model, "config", type(model).__name__)),
-        preprocessing.model_dump_json(),
-        machine.precision,
-    )
-    model = model.to(machine.device).eval()
-    with torch.inference_mode():
-        grey = torch.zeros(1, 3, *preprocessing.image_size, device=machine.device)
-        width = read_features(model, grey).shape[1]
-    return FeatureReader(model, preprocessing, width, machine, digest)
-
-
-def read_split(
-    dataset: ImageDataset,
-    name: str,
-    reader: FeatureReader,
-    batch_size: int = BATCH_SIZE,
-    on_progress: OnProgress | None = None,
-) -> Features:
-    """Return the features of a split, from the cache if they are there.
-
-    Raises:
-        DataError: an image cannot be read.
-    """
-    split: ImageSplit = dataset.splits[name]
-
-    @torch.inference_mode()
-    def encode(pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch 1 dim"]:
-        images = reader.preprocessing.normalise(pixels).to(reader.machine.device)
-        with autocast(reader.machine.precision, reader.machine.device):
-            return read_features(reader.model, images)[:, None]
-
-    def tell(done: int, total: int) -> None:
-        if on_progress is not None:
-            on_progress(f"features of {name}", done, total)
-
-    cache = FeatureCache(
-        ImageSource(split, reader.preprocessing),
-        encode,
-        path=cache_folder() / "features" / f"{digest_of(reader.digest, split.fingerprint)}.f16",
-        shape=(1, reader.width),
-        batch_size=batch_size,
-        progress=tell,
-    )
-    cache.prepare()
-    rows = [cache.load(index)[0] for index in range(len(cache))]
-    values = torch.stack(rows).float() if rows else torch.empty(0, reader.width)
-    return Features(values, torch.from_numpy(split.labels.copy()))
-
-
-def _open(source: str) -> ImageDataset:
-    """Open images with classes; benchmarks are used as published, with nothing left out."""
-    if benchmark_of(source) is not None:
-        return open_dataset(source)
-    dataset: ImageDataset
-    dataset, _ = open_checked(CLASSIFICATION, CLASSIFICATION.data_settings(source), single_process())
-    return dataset
-
-
-def _neighbours(
-    dataset: ImageDataset,
-    parts: dict[str, Features],
-    num_neighbours: int,
-    temperature: float,
-    machine: Machine,
-) -> tuple[str, Float[Tensor, "n classes"]]:
-    bank = [
-        torch.cat(pair).to(machine.device) for pair in zip(parts["train"], parts["validation"], strict=True)
-    ]
-    votes = weighted_votes(
-        bank[0],
-        bank[1],
-        parts["test"].values.to(machine.device),
-        num_classes=len(dataset.class_names),
-        num_neighbours=num_neighbours,
-        temperature=temperature,
-    )
-    how = f"weighted {min(num_neighbours, len(bank[0]))}-nn of {len(bank[0])}, temperature {temperature:g}"
-    return how, votes.cpu()
 
 
 def _linear(
@@ -454,3 +423,9 @@ def _linear(
         f"on {len(validation[1])} validation images"
     )
     return how, probe_logits(chosen.probe, test[0]).softmax(dim=-1).float().cpu()
+
+
+def mean_of_all(values: list[float | None]) -> float | None:
+    """Return the mean; None where any value is missing."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None

@@ -23,8 +23,8 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table, tiles
 from vitrail.report.plots import COLOURS
 from vitrail.report.tiles import Inks
-from vitrail.studies.panels import Panel, join_panels, write_panels
-from vitrail.studies.probing import OnProgress
+from vitrail.studies.panels import Panel, join_panels, write_panels, write_signature
+from vitrail.studies.probing import OnProgress, mean_of_all
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.published_scores import sign_incomplete
@@ -129,11 +129,9 @@ def summarise(
     rows = []
     for name, by_severity in errors.items():
         mean = sum(by_severity.values()) / len(by_severity)
-        ratio = added = None
+        divisor = increase = 0.0
         if reference is not None:
             divisor, increase = reference.corrupted[name], reference.corrupted[name] - reference.clean
-            ratio = mean / divisor if divisor > 0 else None
-            added = (mean - clean) / increase if increase > 0 else None
         rows.append(
             CorruptionErrors(
                 name=name,
@@ -141,8 +139,8 @@ def summarise(
                 errors=dict(by_severity),
                 mean=mean,
                 relative=mean - clean,
-                corruption_error=ratio,
-                relative_corruption_error=added,
+                corruption_error=mean / divisor if divisor > 0 else None,
+                relative_corruption_error=(mean - clean) / increase if increase > 0 else None,
             )
         )
     return Robustness(
@@ -151,30 +149,15 @@ def summarise(
         corruptions=tuple(rows),
         mean_error=sum(row.mean for row in rows) / len(rows),
         reference=None if reference is None else reference.name,
-        mean_corruption_error=_mean([row.corruption_error for row in rows]),
-        relative_mean_corruption_error=_mean([row.relative_corruption_error for row in rows]),
+        mean_corruption_error=mean_of_all([row.corruption_error for row in rows]),
+        relative_mean_corruption_error=mean_of_all([row.relative_corruption_error for row in rows]),
     )
-
-
-def _mean(values: list[float | None]) -> float | None:
-    """Return the mean; None where any value is missing."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 STYLE = (
     ".strip{display:flex;flex-wrap:wrap;gap:14px}"
     ".strip figure{margin:0;width:120px}.strip img{width:120px;height:auto;image-rendering:auto}"
 )
-
-
-class Example(NamedTuple):
-    """One image as the model sees it."""
-
-    name: str
-    """The corruption."""
-    pixels: np.ndarray
-    """Uint8 ``3 height width``."""
 
 
 def robustness_table(found: Robustness) -> tuple[list[str], list[list[str]]]:
@@ -194,12 +177,15 @@ def robustness_table(found: Robustness) -> tuple[list[str], list[list[str]]]:
     return ["corruption", *severities, "mean", *columns], rows
 
 
-def write_robustness(path: Path, found: Robustness, examples: Sequence[Example], *, title: str) -> None:
+def write_robustness(
+    path: Path, found: Robustness, examples: Mapping[str, np.ndarray], *, title: str
+) -> None:
     """Write a page with curves, table and examples, or the curves alone as .png, .svg or .pdf.
 
-    Raises:
-        ConfigError: the name ends otherwise.
-        CheckpointError: the disk is full or not writable; a former file is as it was.
+    Args:
+        examples: uint8 ``3 height width``: one image as the model sees it, by corruption.
+
+    Raises: as ``write_panels``.
     """
     by_group = {name: [row for row in found.corruptions if row.group == name] for name in GROUPS}
     panels = [
@@ -207,58 +193,39 @@ def write_robustness(path: Path, found: Robustness, examples: Sequence[Example],
         for name, rows in by_group.items()
         if rows
     ]
-    header, cells = robustness_table(found)
-    strip = "".join(
-        f'<figure><img alt="" src="{picture_uri(picture, longest=240)}">'
-        f'<figcaption class="soft small">{escape(example.name.replace("_", " "))}</figcaption></figure>'
-        for example in examples
-        for picture in [Image.fromarray(example.pixels.transpose(1, 2, 0))]
-    )
-    body = (
-        tiles(_headlines(found))
-        + section("Errors", join_panels(panels), "Error rate by severity; severity 0 is the clean image.")
-        + section(
-            "All figures in percent",
-            table(header, cells, frozenset(range(1, len(header)))),
-            _reference_note(found),
-        )
-        + section(f"One image at severity {EXAMPLE_SEVERITY}", f'<div class="strip">{strip}</div>')
-    )
-    signature = "|".join(f"{name}:{value}" for name, value in found.signature.items())
-    write_panels(path, panels, title=title, subtitle=signature, body=body, style=STYLE)
-
-
-def _headlines(found: Robustness) -> list[tuple[str, str, str]]:
-    entries = [
+    headlines = [
         (f"{_percent(found.clean)} %", "error without corruption", ""),
         (f"{_percent(found.mean_error)} %", "mean error with", "over corruptions and severities"),
     ]
+    note = "Without a reference model there is no corruption error (CE)."
     if found.mean_corruption_error is not None:
         mce = f"{_percent(found.mean_corruption_error)} %"
-        entries.append((mce, "mCE", f"relative to {found.reference}, lower is better"))
-    return entries
-
-
-def _reference_note(found: Robustness) -> str:
-    if found.reference is None:
-        return "Without a reference model there is no corruption error (CE)."
-    return (
-        f"CE is the mean error divided by that of {found.reference}; the relative CE divides what the "
-        "corruption adds to the errors without it."
+        headlines.append((mce, "mCE", f"relative to {found.reference}, lower is better"))
+    if found.reference is not None:
+        note = (
+            f"CE is the mean error divided by that of {found.reference}; the relative CE divides what the "
+            "corruption adds to the errors without it."
+        )
+    header, cells = robustness_table(found)
+    strip = "".join(
+        f'<figure><img alt="" src="{picture_uri(Image.fromarray(pixels.transpose(1, 2, 0)), longest=240)}">'
+        f'<figcaption class="soft small">{escape(name.replace("_", " "))}</figcaption></figure>'
+        for name, pixels in examples.items()
     )
+    body = (
+        tiles(headlines)
+        + section("Errors", join_panels(panels), "Error rate by severity; severity 0 is the clean image.")
+        + section("All figures in percent", table(header, cells, frozenset(range(1, len(header)))), note)
+        + section(f"One image at severity {EXAMPLE_SEVERITY}", f'<div class="strip">{strip}</div>')
+    )
+    write_panels(path, panels, title=title, subtitle=write_signature(found.signature), body=body, style=STYLE)
 
 
 def _draw(clean: float, rows: Sequence[CorruptionErrors], axes: Axes, inks: Inks) -> None:
     for colour, row in zip(COLOURS, rows, strict=False):
-        axes.plot(
-            [0, *row.errors],
-            [100 * clean, *(100 * error for error in row.errors.values())],
-            color=colour,
-            marker="o",
-            markersize=3.5,
-            linewidth=1.6,
-            label=row.name.replace("_", " "),
-        )
+        errors = [100 * error for error in (clean, *row.errors.values())]
+        style = {"color": colour, "marker": "o", "markersize": 3.5, "linewidth": 1.6}
+        axes.plot([0, *row.errors], errors, label=row.name.replace("_", " "), **style)
     axes.set_xticks(range(6))
     axes.set_ylim(0, 102)
     axes.legend(frameon=False, labelcolor=inks.ink, fontsize=7.5)
@@ -275,14 +242,6 @@ EXAMPLE_SEVERITY = 3
 MAX_WORKERS = 8
 
 
-class Measured(NamedTuple):
-    """Robustness of a model, with example images."""
-
-    robustness: Robustness
-    examples: tuple[Example, ...]
-    """One image, clean and under each corruption."""
-
-
 def measure_robustness(
     run: str | Path,
     source: str | Path,
@@ -295,8 +254,8 @@ def measure_robustness(
     seed: int = 0,
     batch_size: int | None = None,
     on_progress: OnProgress | None = None,
-) -> Measured:
-    """Measure error rates under each corruption at each severity.
+) -> tuple[Robustness, dict[str, np.ndarray]]:
+    """Measure error rates under each corruption at each severity; return one image of each as well.
 
     Args:
         run: a run directory, the folder of a saved model or a published model.
@@ -340,7 +299,7 @@ def measure_robustness(
             seed=seed,
             batch_size=batch_size,
             on_progress=on_progress,
-        ).robustness
+        )[0]
         means = {row.name: row.mean for row in other.corruptions}
         against = ReferenceErrors(Path(reference).name, other.clean, means)
     (scoring,) = open_scoring(run, loaded, source, split)
@@ -392,11 +351,9 @@ def measure_robustness(
     if split == "test":
         signature |= sign_incomplete(str(source), len(images))
     pixels = images.load(0, None).image
-    examples = [Example("without", pixels.numpy())]
-    examples += [
-        Example(name, corrupt(pixels, CORRUPTIONS[name], EXAMPLE_SEVERITY, seed=0).numpy()) for name in names
-    ]
-    return Measured(summarise(clean, errors, reference=against, signature=signature), tuple(examples))
+    corrupted = {name: corrupt(pixels, CORRUPTIONS[name], EXAMPLE_SEVERITY, seed=0) for name in names}
+    examples = {name: each.numpy() for name, each in {"without": pixels, **corrupted}.items()}
+    return summarise(clean, errors, reference=against, signature=signature), examples
 
 
 def _published(loaded: LoadedModel, source: str, split: str, severities: tuple[int, ...]) -> ReferenceErrors:

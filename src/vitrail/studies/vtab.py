@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from vitrail import __version__
 from vitrail.core.config import Config
@@ -14,7 +14,14 @@ from vitrail.core.duration import format_duration
 from vitrail.core.errors import DataError, VitrailError
 from vitrail.data.feature_cache import digest_of
 from vitrail.engines.loading import load_any
-from vitrail.studies.probing import NUM_NEIGHBOURS, TEMPERATURE, OnProgress, Preparing, probe
+from vitrail.studies.probing import (
+    NUM_NEIGHBOURS,
+    TEMPERATURE,
+    OnProgress,
+    Preparing,
+    mean_of_all,
+    probe,
+)
 from vitrail.tasks.captioning.samples import digest_of_weights
 from vitrail.tasks.classification.benchmark_reading import find_folder, folders_of
 from vitrail.tasks.classification.benchmarks import BENCHMARKS, GROUP, GROUPS, Benchmark
@@ -107,8 +114,9 @@ def score_vtab(
     tasks = [benchmark for benchmark in BENCHMARKS.values() if benchmark.group]
     sources = _sources_of(tasks, source.partition(":")[2])
     if protocol == "fine-tune":
-        tuning = _FineTuning.of(run, budget_s, Path(output))
-        measure, signed = tuning.score, tuning.sign()
+        budget_s = DEFAULT_BUDGET_S if budget_s is None else budget_s
+        measure = partial(_fine_tune, run, _digest_of_model(run), budget_s, Path(output))
+        signed = {"protocol": f"fine-tune, {format_duration(budget_s)} each"}
     else:
         measure = partial(
             probe,
@@ -130,8 +138,9 @@ def score_vtab(
         "tasks": f"{sum(accuracy is not None for accuracy in accuracies)} of {NUM_TASKS}",
         "vitrail": __version__,
     }
-    groups = {group: _mean([each.accuracy for each in scores if each.group == group]) for group in GROUPS}
-    return VtabScores(signature=signature, tasks=tuple(scores), groups=groups, mean=_mean(accuracies))
+    by_group = {group: [each.accuracy for each in scores if each.group == group] for group in GROUPS}
+    groups = {group: mean_of_all(of_group) for group, of_group in by_group.items()}
+    return VtabScores(signature=signature, tasks=tuple(scores), groups=groups, mean=mean_of_all(accuracies))
 
 
 def _score_all(
@@ -187,42 +196,23 @@ def _source_of(task: Benchmark, folder: str) -> str | None:
     return f"{task.name}:{data}" if data.is_dir() else None
 
 
-class _FineTuning(NamedTuple):
-    """Fine-tuning runs from the same weights."""
-
-    run: str | Path
-    weights: str
-    """Digest of all that a training takes over from the model."""
-    budget_s: float
-    """Of each run."""
-    output: Path
-    """Parent of the run directories."""
-
-    @classmethod
-    def of(cls, run: str | Path, budget_s: float | None, output: Path) -> _FineTuning:
-        loaded = load_any(run)
-        settings = json.dumps([loaded.model_settings, loaded.preprocessing], sort_keys=True)
-        weights = digest_of(digest_of_weights(loaded.model), settings)
-        return cls(run, weights, DEFAULT_BUDGET_S if budget_s is None else budget_s, output)
-
-    def sign(self) -> dict[str, str]:
-        return {"protocol": f"fine-tune, {format_duration(self.budget_s)} each"}
-
-    def score(self, source: str) -> Report:
-        """Return the report of a task, from a finished, a resumed or a new run."""
-        key = digest_of(self.weights, open_dataset(source).fingerprint, f"{self.budget_s:g}")
-        name = f"{source.partition(':')[0]}-from-{Path(self.run).name}-{key[:KEY_DIGITS]}"
-        folder = find_run(self.output, name)
-        if folder is None:
-            trained = train(source, weights=self.run, budget_s=self.budget_s, output=self.output, name=name)
-        elif not (folder / REPORT_PAGE).is_file():
-            trained = train(resume=folder)
-        else:
-            return Report.load(folder / "report.json")
-        assert isinstance(trained, TrainedRun), "not a dry run"
-        return Report.load(trained.folder / "report.json")
+def _digest_of_model(run: str | Path) -> str:
+    """Return a digest of all that a training takes over from a model."""
+    loaded = load_any(run)
+    settings = json.dumps([loaded.model_settings, loaded.preprocessing], sort_keys=True)
+    return digest_of(digest_of_weights(loaded.model), settings)
 
 
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+def _fine_tune(run: str | Path, weights: str, budget_s: float, output: Path, source: str) -> Report:
+    """Return the report of a task, from a finished, a resumed or a new run; ``weights`` is their digest."""
+    key = digest_of(weights, open_dataset(source).fingerprint, f"{budget_s:g}")
+    name = f"{source.partition(':')[0]}-from-{Path(run).name}-{key[:KEY_DIGITS]}"
+    folder = find_run(output, name)
+    if folder is None:
+        trained = train(source, weights=run, budget_s=budget_s, output=output, name=name)
+    elif not (folder / REPORT_PAGE).is_file():
+        trained = train(resume=folder)
+    else:
+        return Report.load(folder / "report.json")
+    assert isinstance(trained, TrainedRun), "not a dry run"
+    return Report.load(trained.folder / "report.json")
