@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from vitrail.data.augment import shift
 from vitrail.data.text.rows import bounded_row, join_rows
+from vitrail.data.text.words import WordVocabulary
 from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.engines.cpu import accelerate
 from vitrail.models.checkpoint import LoadedModel
@@ -25,6 +25,7 @@ from vitrail.models.clip import CLIPConfig
 from vitrail.tasks.contrastive.objective import contrast
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.train.optimise import Optimisers
+from vitrail.train.schedule import rate_at
 from vitrail.train.settings import OptimSettings
 
 FONTS = ("DejaVuSans-Bold.ttf", "DejaVuSansMono-Bold.ttf", "DejaVuSerif-Bold.ttf")
@@ -152,6 +153,8 @@ COLOURS = {
     "purple": (140, 60, 170),
     "orange": (235, 130, 30),
 }
+RINGS = {"moon": ((1.0, 255, 0.0), (0.85, 0, 0.5)), "ring": ((1.0, 255, 0.0), (0.55, 0, 0.0))}
+"""Shapes of discs: radius, brightness and shift to the right, in radii of the shape."""
 SCALE = 4  # shapes are drawn larger and reduced, so that their edges are smooth
 NOISE = 5  # grey levels
 TEMPLATE = "a photo of a {}"
@@ -181,16 +184,14 @@ def draw_scene(random: Random, *, size: int) -> Scene:
     signs and posters.
     """
     draw = random.random()
-    captions: tuple[str, ...]
-    shape, word = random.choice(SHAPES), random.choice(SHAPES)
-    colour = random.choice(tuple(COLOURS))
+    shape, word, colour = (random.choice(each) for each in (SHAPES, SHAPES, tuple(COLOURS)))
+    captions: tuple[str, ...] = OF_BOTH
     if draw < SHAPE_SHARE:
         image, word, captions = draw_shape(shape, colour, random, size=size), "", OF_SHAPE
     elif draw < SHAPE_SHARE + WORD_SHARE:
         image, shape, captions = write_word(_background(random, size), word, random).image, "", OF_WORD
     else:
         image = write_word(draw_shape(shape, colour, random, size=size), word, random).image
-        captions = OF_BOTH
     caption = random.choice(captions).format(shape=shape, word=word, colour=colour)
     return Scene(image, caption, shape, word)
 
@@ -226,25 +227,16 @@ def _draw_mask(
 ) -> None:
     x, y = centre
 
-    def disc(share: float, fill: int, *, shift: float = 0.0) -> None:
-        reach = share * radius
-        draw.ellipse((x - reach + shift, y - reach, x + reach + shift, y + reach), fill=fill)
-
-    if shape == "moon":
-        disc(1.0, 255)
-        disc(0.85, 0, shift=0.5 * radius)
-    elif shape == "ring":
-        disc(1.0, 255)
-        disc(0.55, 0)
-    else:
-        corners = [
-            (
-                x + radius * (u * math.cos(turn) - v * math.sin(turn)),
-                y + radius * (u * math.sin(turn) + v * math.cos(turn)),
-            )
-            for u, v in _corners(shape)
-        ]
-        draw.polygon(corners, fill=255)
+    if shape in RINGS:
+        for share, fill, shift in RINGS[shape]:
+            reach, middle = share * radius, x + shift * radius
+            draw.ellipse((middle - reach, y - reach, middle + reach, y + reach), fill=fill)
+        return
+    turned = [
+        (u * math.cos(turn) - v * math.sin(turn), u * math.sin(turn) + v * math.cos(turn))
+        for u, v in _corners(shape)
+    ]
+    draw.polygon([(x + radius * u, y + radius * v) for u, v in turned], fill=255)
 
 
 def _corners(shape: str) -> list[tuple[float, float]]:
@@ -262,37 +254,15 @@ def _corners(shape: str) -> list[tuple[float, float]]:
     return [(-1, -0.25), (0.1, -0.25), (0.1, -0.8), (1, 0), (0.1, 0.8), (0.1, 0.25), (-1, 0.25)]  # arrow
 
 
-PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID = range(4)
 GRAMMAR = ("a", "photo", "of", "the", "word", "with")
 MAX_LENGTH = 14
 MAX_SHIFT = 2  # pixels
 WARMUP = 0.1  # share of the steps
+CLIP_SETTINGS = ("size", "width", "num_scenes", "num_steps", "batch_size", "learning_rate")
+"""Arguments of ``train_small_clip`` that the claim ``typographic`` has as settings."""
 
 
-class WholeWords:
-    """A vocabulary of the whole words in composed captions; any other word is unknown."""
-
-    def __init__(self) -> None:
-        self.words = (*GRAMMAR, *SHAPES, *COLOURS)
-        self.size = len(self.words) + UNKNOWN_ID + 1
-        self.pad_id, self.begin_id, self.end_id, self.unknown_id = PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID
-        self._numbers = {word: number for number, word in enumerate(self.words, start=UNKNOWN_ID + 1)}
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[self._numbers.get(word, UNKNOWN_ID) for word in text.split()] for text in texts]
-
-    def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
-        """Encode without sampling: words have no parts."""
-        return self.encode(texts)
-
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        return [
-            " ".join(self.words[number - UNKNOWN_ID - 1] for number in row if number > UNKNOWN_ID)
-            for row in rows
-        ]
-
-    def pieces(self, row: Sequence[int]) -> list[str]:
-        return [self.words[number - UNKNOWN_ID - 1] if number > UNKNOWN_ID else "?" for number in row]
+WORDS = WordVocabulary((*GRAMMAR, *SHAPES, *COLOURS))
 
 
 def small_config(size: int, width: int) -> CLIPConfig:
@@ -310,11 +280,11 @@ def small_config(size: int, width: int) -> CLIPConfig:
             "class_token": True,
             "pool": "class",
         },
-        vocabulary_size=WholeWords().size,
+        vocabulary_size=WORDS.size,
         max_length=MAX_LENGTH,
-        pad_id=PAD_ID,
-        begin_id=BEGIN_ID,
-        end_id=END_ID,
+        pad_id=WORDS.pad_id,
+        begin_id=WORDS.begin_id,
+        end_id=WORDS.end_id,
         text_width=width,
         text_depth=2,
         text_num_heads=4,
@@ -341,12 +311,10 @@ def train_small_clip(
         num_steps: of Muon and AdamW, with warm-up and cosine decay.
         learning_rate: peak rate of AdamW.
     """
-    random, subwords = Random(seed), WholeWords()
+    random = Random(seed)
     scenes = [draw_scene(random, size=size) for _ in range(num_scenes)]
-    rows = [
-        bounded_row(row, subwords, MAX_LENGTH) for row in subwords.encode([each.caption for each in scenes])
-    ]
-    tokens, lengths = join_rows(rows, pad_id=PAD_ID)
+    encoded = WORDS.encode([each.caption for each in scenes])
+    tokens, lengths = join_rows([bounded_row(row, WORDS, MAX_LENGTH) for row in encoded], pad_id=WORDS.pad_id)
     pixels = to_pixels([each.image for each in scenes])
     preprocessing = ImageTextPreprocessing(image_size=(size, size))
     with torch.random.fork_rng(devices=[]):
@@ -362,21 +330,14 @@ def train_small_clip(
             images = shift(preprocessing.normalise(pixels[chosen]), MAX_SHIFT, generator)
             output = model(images, tokens[chosen], lengths[chosen])
             targets = torch.arange(len(chosen))
-            losses, _ = contrast(
-                output.images, output.texts, output.images, output.texts, targets, output.scale
-            )
+            both = (output.images, output.texts)
+            losses, _ = contrast(*both, *both, targets, output.scale)
             torch.autograd.backward(losses.mean())
             optimisers.clip()
-            optimisers.set_rate(_share((step + 0.5) / num_steps))
+            rate = rate_at((step + 0.5) / num_steps, warmup_fraction=WARMUP, final_rate=0.0)
+            optimisers.set_rate(rate)
             optimisers.step()
     loaded = LoadedModel(
         model.eval(), {"name": "clip_tiny"}, preprocessing.model_dump(mode="json"), [], {"origin": "the lab"}
     )
-    return ImageTextEncoder(loaded, batch_size=256, subwords=subwords)
-
-
-def _share(progress: float) -> float:
-    """Return the learning rate as a share of its peak."""
-    if progress < WARMUP:
-        return progress / WARMUP
-    return (1 + math.cos(math.pi * (progress - WARMUP) / (1 - WARMUP))) / 2
+    return ImageTextEncoder(loaded, batch_size=256, subwords=WORDS)

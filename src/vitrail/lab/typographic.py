@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from math import sqrt
 from random import Random
 from statistics import fmean
@@ -24,6 +25,7 @@ from vitrail.interpret.heads import CLASS_TOKEN, silence_heads
 from vitrail.interpret.record import tapped_layers
 from vitrail.lab import harness as lab
 from vitrail.lab.small_clip import (
+    CLIP_SETTINGS,
     COLOURS,
     SHAPES,
     TEMPLATE,
@@ -53,12 +55,7 @@ Head = tuple[str, int]
 def read_images(
     source: str, encoder: ImageTextEncoder, *, count: int, max_classes: int, seed: int
 ) -> tuple[UInt8[Tensor, "images 3 height width"], Int[Tensor, " images"], Sequence[str]]:
-    """Return test images of a data set at the model's size, their classes and all class names.
-
-    Args:
-        encoder: its preprocessing is used.
-        count: most images, sampled.
-        max_classes: most classes, sampled if there are more.
+    """Return at most ``count`` sampled test images at the model's size, their classes, and all class names.
 
     Raises:
         DataError: the data cannot be opened, or has less than two images or classes.
@@ -158,38 +155,29 @@ class Defender:
         named = encoder.embed_texts(sentences).unflatten(0, (len(names), len(names) - 1))
         self.aware = torch.cat((self.classes[:, None], named), dim=1)  # classes sentences dim
 
-    def undefended(self, images: AttackedImages) -> Predictions:
-        """Predict the class of the nearest prompt."""
-        return self._predict(images, self._nearest)
+    def predict(
+        self, images: AttackedImages, defence: Defence = "none", heads: Sequence[Head] = ()
+    ) -> Predictions:
+        """Predict the classes of clean and attacked images: those of the nearest prompts.
 
-    def by_prompts(self, images: AttackedImages) -> Predictions:
-        """Predict the class of the nearest prompt, whether it names a written word or none.
-
-        The word is any other class name, since a defender does not know what is written.
+        With ``prompts``, a class has one for each other class name as well, written on its images, since a
+        defender does not know what is written. ``masking`` hides every patch that may hold a word, and
+        ``silencing`` the output of ``heads`` for the class token.
         """
-
-        def nearest(pixels: Tensor) -> Tensor:
-            cosines = torch.einsum("id,csd->ics", self.encoder.embed_pixels(pixels), self.aware)
-            return cosines.amax(dim=-1).argmax(dim=-1)
-
-        return self._predict(images, nearest)
-
-    def by_masking(self, images: AttackedImages) -> Predictions:
-        """Predict after hiding every patch that may hold a word."""
-        clean, attacked = (
-            torch.stack([hide_words(each, self.patch_size) for each in pixels])
-            for pixels in (images.clean, images.attacked)
-        )
-        has_hidden = (attacked != images.attacked).flatten(1).any(dim=1)
-        return Predictions(self._nearest(clean), self._nearest(attacked), _mean(has_hidden))
-
-    def by_silencing(self, images: AttackedImages, heads: Sequence[Head]) -> Predictions:
-        """Predict while some heads add nothing to the class token."""
+        pixels, found = (images.clean, images.attacked), None
+        classes = self.aware if defence == "prompts" else self.classes[:, None]
+        if defence == "masking":
+            clean, attacked = (
+                torch.stack([hide_words(each, self.patch_size) for each in part]) for part in pixels
+            )
+            pixels, found = (clean, attacked), _mean((attacked != images.attacked).flatten(1).any(dim=1))
         by_layer: dict[str, list[int]] = defaultdict(list)
         for layer, head in heads:
             by_layer[layer].append(head)
         with silence_heads(self.encoder.module, by_layer):
-            return self.undefended(images)
+            embedded = [self.encoder.embed_pixels(part) for part in pixels]
+        cosines = (torch.einsum("id,csd->ics", each, classes) for each in embedded)
+        return Predictions(*(each.amax(dim=-1).argmax(dim=-1) for each in cosines), found)
 
     @property
     def patch_size(self) -> int:
@@ -229,36 +217,37 @@ class Defender:
                     totals[each.layer, head] += value
         return {head: total / len(images.labels) for head, total in totals.items()}
 
-    def choose_heads(self, images: AttackedImages, scores: Mapping[Head, float]) -> list[Head]:
-        """Return the heads to silence: those that attend to words most, at little cost on clean images.
 
-        Args:
-            images: not those that the defence is tested on.
-            scores: as ``attention_to_words`` returns them.
+def choose_heads(
+    predict: Callable[[Sequence[Head]], Predictions], labels: Tensor, scores: Mapping[Head, float]
+) -> list[Head]:
+    """Return the heads to silence: those that attend to words most, at little cost on clean images.
 
-        Paper: Hufe et al. 2025 (Dyslexify), the greedy selection, with the limits of its published code.
-        Departs from the paper: a head that costs too much clean accuracy is skipped, and the search goes on.
-        """
-        predicted = self.undefended(images)
-        clean, attacked = (_mean(each == images.labels) for each in (predicted.clean, predicted.attacked))
-        first, chosen, useless = clean, list[Head](), 0
-        for head in sorted(scores, key=lambda head: -scores[head]):
-            predicted = self.by_silencing(images, [*chosen, head])
-            clean, reached = (_mean(each == images.labels) for each in (predicted.clean, predicted.attacked))
-            if first - clean > LOST_AT_MOST or reached - attacked < GAINED_AT_LEAST:
-                useless += 1
-                if useless > USELESS_AT_MOST:
-                    break
-                continue
+    Args:
+        predict: predicts while some heads are silenced, images that the defence is not tested on.
+        labels: of these images.
+        scores: as ``Defender.attention_to_words`` returns them.
+
+    Paper: Hufe et al. 2025 (Dyslexify), the greedy selection, with the limits of its published code. Departs
+    from the paper: a head that costs too much clean accuracy is skipped, and the search goes on.
+    """
+
+    def accuracies(heads: Sequence[Head]) -> tuple[float, float]:
+        predicted = predict(heads)
+        return _mean(predicted.clean == labels), _mean(predicted.attacked == labels)
+
+    first, attacked = accuracies(())
+    chosen, useless = list[Head](), 0
+    for head in sorted(scores, key=lambda head: -scores[head]):
+        clean, reached = accuracies((*chosen, head))
+        if first - clean <= LOST_AT_MOST and reached - attacked >= GAINED_AT_LEAST:
             chosen.append(head)
             attacked, useless = reached, 0
-        return chosen
-
-    def _predict(self, images: AttackedImages, predict: Callable[[Tensor], Tensor]) -> Predictions:
-        return Predictions(predict(images.clean), predict(images.attacked))
-
-    def _nearest(self, pixels: Tensor) -> Tensor:
-        return (self.encoder.embed_pixels(pixels) @ self.classes.T).argmax(dim=-1)
+        else:
+            useless += 1
+            if useless > USELESS_AT_MOST:
+                break
+    return chosen
 
 
 def _nothing_to_silence(given: str) -> ConfigError:
@@ -273,11 +262,9 @@ def _mean(is_so: Tensor) -> float:
     return float(is_so.double().mean())
 
 
-class DefenceRow(lab.Row):
+class DefenceRow(lab.SeededRow):
     """Predictions of one model with one defence, on images as they are and with a word written on each."""
 
-    seed: int
-    """Of the model where one is trained, of images and of words."""
     defence: Defence
     """None; prompts that name a written word; hiding what may be words; silencing the heads that read."""
     clean_accuracy: float
@@ -294,22 +281,18 @@ class DefenceRow(lab.Row):
     """Number of classes."""
 
 
-class ImpossibleRow(lab.Row):
+class ImpossibleRow(lab.SeededRow):
     """A defence that cannot be applied to the model."""
 
-    seed: int
-    """As in the other table."""
     defence: Defence
     """Which."""
     reason: str
     """Why."""
 
 
-class HeadRow(lab.Row):
+class HeadRow(lab.SeededRow):
     """One head of the image tower."""
 
-    seed: int
-    """As in the other table."""
     layer: str
     """Name of its layer."""
     head: int
@@ -320,11 +303,9 @@ class HeadRow(lab.Row):
     """Whether the defence silences it."""
 
 
-class ExampleRow(lab.Row):
+class ExampleRow(lab.SeededRow):
     """One attacked image and its predictions."""
 
-    seed: int
-    """As in the other tables."""
     index: int
     """Index of the image among those of its seed."""
     true_class: str
@@ -372,8 +353,7 @@ def _doubts(rows: Sequence[DefenceRow], clean_accuracy: float) -> list[str]:
         doubts.append(f"{num_images} images are fewer than {FEWEST}")
     chance = 1 / rows[0].num_classes
     # Of one seed: where a model is given, the seeds share images.
-    error = sqrt(chance * (1 - chance) / num_images)
-    if clean_accuracy <= chance + ERRORS_ABOVE * error:
+    if clean_accuracy <= chance + ERRORS_ABOVE * sqrt(chance * (1 - chance) / num_images):
         doubts.append(
             f"the clean accuracy of {clean_accuracy:.0%} is not {ERRORS_ABOVE} standard errors above the "
             f"{chance:.0%} of chance"
@@ -381,26 +361,21 @@ def _doubts(rows: Sequence[DefenceRow], clean_accuracy: float) -> list[str]:
     return doubts
 
 
-COLUMNS = 3  # of examples
+SHOWN, COLUMNS = 6, 3  # attacked images in the picture
+FIELDS = {
+    "flipped": "predicted as the word",
+    "attacked_accuracy": "right, attacked",
+    "clean_accuracy": "right, clean",
+}
 
 
-def draw_shares(axes: lab.Axes, rows: Sequence[DefenceRow], impossible: Sequence[ImpossibleRow]) -> None:
-    """Plot how often each defence's predictions are the written word and the true class.
-
-    Args:
-        impossible: defences that leave a gap.
-    """
-    fields = {
-        "flipped": "predicted as the word",
-        "attacked_accuracy": "right, attacked",
-        "clean_accuracy": "right, clean",
-    }
+def _draw_shares(axes: lab.Axes, rows: Sequence[DefenceRow], impossible: Sequence[ImpossibleRow]) -> None:
+    """Plot how often each defence's predictions are the written word and the true class."""
     used = [defence for defence in DEFENCES if defence in lab.column(rows, "defence")]
-    for shift, (colour, (field, meaning)) in enumerate(zip(lab.COLOURS[1:], fields.items(), strict=False)):
+    for shift, (colour, (field, meaning)) in enumerate(zip(lab.COLOURS[1:], FIELDS.items(), strict=False)):
         positions = [index + 0.26 * (shift - 1) for index in range(len(used))]
         values = [lab.column(rows, field, defence=defence) for defence in used]
-        means = [fmean(each) for each in values]
-        axes.bar(positions, means, width=0.24, color=colour, label=meaning, alpha=0.75)
+        axes.bar(positions, list(map(fmean, values)), width=0.24, color=colour, label=meaning, alpha=0.75)
         for position, each in zip(positions, values, strict=True):
             axes.scatter([position] * len(each), each, color="black", s=7, zorder=3, clip_on=False)
     names = [*used, *dict.fromkeys(f"{row.defence}:\nnot possible" for row in impossible)]
@@ -413,7 +388,7 @@ def draw_shares(axes: lab.Axes, rows: Sequence[DefenceRow], impossible: Sequence
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3)
 
 
-def draw_heads(axes: lab.Axes, rows: Sequence[HeadRow]) -> None:
+def _draw_heads(axes: lab.Axes, rows: Sequence[HeadRow]) -> None:
     """Plot how much each head attends to words, by layer."""
     layers = list(dict.fromkeys(row.layer for row in rows))
     for is_silenced, colour, meaning in ((False, lab.COLOURS[0], "kept"), (True, lab.COLOURS[1], "silenced")):
@@ -424,25 +399,21 @@ def draw_heads(axes: lab.Axes, rows: Sequence[HeadRow]) -> None:
     axes.set_xticks(range(1, len(layers) + 1))
 
 
-def draw_examples(axes: lab.Axes, rows: Sequence[ExampleRow], images: Sequence[np.ndarray]) -> None:
-    """Show at most six attacked images with their predictions, in two rows."""
+def _draw_examples(axes: lab.Axes, rows: Sequence[ExampleRow], images: Sequence[np.ndarray]) -> None:
+    """Show attacked images with their predictions, in two rows."""
     axes.axis("off")
     axes.set_title("shown + written: predicted, and with prompts", fontsize=10)
     for index, (row, image) in enumerate(zip(rows, images, strict=True)):
         x, bottom = (index % COLUMNS) / COLUMNS, 0.52 if index < COLUMNS else 0.0
         text = f"{row.true_class} + {row.word}:\n{row.undefended}, {row.defended}"
-        axes.text(
-            x + 0.5 / COLUMNS, bottom, text, ha="center", va="bottom", fontsize=7, transform=axes.transAxes
-        )
+        style = {"ha": "center", "va": "bottom", "fontsize": 7, "transform": axes.transAxes}
+        axes.text(x + 0.5 / COLUMNS, bottom, text, **style)
         inset = axes.inset_axes((x + 0.03, bottom + 0.12, 0.27, 0.35))
         inset.imshow(image, interpolation="nearest")
         inset.axis("off")
 
 
-SHOWN = 6  # attacked images in the picture
-
-
-class Typographic(lab.Claim):
+class Typographic(lab.SeededClaim):
     """Attack a CLIP with written words, and defend it; a small one is trained unless weights are given."""
 
     name = "typographic"
@@ -472,7 +443,6 @@ class Typographic(lab.Claim):
     """Prompt with {} for the class name."""
     template_with_word: str = TEMPLATE_WITH_WORD
     """Prompt with {word} for a written word as well."""
-    num_seeds: int = Field(default=3, ge=1)
     num_tested: int = Field(default=300, ge=1)
     """Most test images."""
     num_calibration: int = Field(default=200, ge=1)
@@ -502,10 +472,9 @@ class Typographic(lab.Claim):
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[TypographicRow]:
         what = "training a small CLIP" if self.weights is None else "loading the CLIP"
         parts = (what, *(f"defence {defence}" for defence in DEFENCES))
-        cases = [(each, part) for each in range(seed, seed + self.num_seeds) for part in parts]
-        reports = lab.tracked(progress, cases, "seed {}: {}")
+        reports = lab.tracked(progress, list(product(self.seeds(seed), parts)), "seed {}: {}")
         rows: list[TypographicRow] = []
-        for each in range(seed, seed + self.num_seeds):
+        for each in self.seeds(seed):
             next(reports)
             defender, tested, calibration = self._prepare(each)
             predicted: dict[Defence, Predictions] = {}
@@ -549,24 +518,16 @@ class Typographic(lab.Claim):
         heads, examples = lab.rows_of(rows, HeadRow), lab.rows_of(rows, ExampleRow)
         shown = lab.rows_of(examples, ExampleRow, seed=examples[0].seed)
         figure, (shares, *of_heads, last) = lab.new_panels(3 if heads else 2)
-        draw_shares(shares, lab.rows_of(rows, DefenceRow), lab.rows_of(rows, ImpossibleRow))
+        _draw_shares(shares, lab.rows_of(rows, DefenceRow), lab.rows_of(rows, ImpossibleRow))
         for axes in of_heads:
-            draw_heads(axes, heads)
-        draw_examples(last, shown, self._attack_again(shown))
+            _draw_heads(axes, heads)
+        _draw_examples(last, shown, self._attack_again(shown))
         return figure
 
     def _prepare(self, seed: int) -> tuple[Defender, AttackedImages, AttackedImages]:
         """Return a model with its defences, and attacked images for the test and for choosing heads."""
         if self.weights is None:
-            encoder = train_small_clip(
-                seed=seed,
-                size=self.size,
-                width=self.width,
-                num_scenes=self.num_scenes,
-                num_steps=self.num_steps,
-                batch_size=self.batch_size,
-                learning_rate=self.learning_rate,
-            )
+            encoder = train_small_clip(seed=seed, **{name: getattr(self, name) for name in CLIP_SETTINGS})
         else:
             encoder = ImageTextEncoder(self.weights)
         attacked, names = self._attack(encoder, seed)
@@ -613,24 +574,22 @@ def _apply(
     defender: Defender, defence: Defence, tested: AttackedImages, calibration: AttackedImages, seed: int
 ) -> tuple[Predictions | None, Sequence[HeadRow | ImpossibleRow]]:
     """Return the predictions and heads of a defence, or None and why it does not apply."""
-    if defence == "none":
-        return defender.undefended(tested), []
-    if defence == "prompts":
-        return defender.by_prompts(tested), []
-    if defence == "masking":
-        return defender.by_masking(tested), []
+    if defence != "silencing":
+        return defender.predict(tested, defence), []
     try:
         scores = defender.attention_to_words(calibration)
     except ConfigError as error:  # an image tower without a class token
         return None, [ImpossibleRow(seed=seed, defence=defence, reason=error.given)]
-    chosen = defender.choose_heads(calibration, scores)
+    chosen = choose_heads(
+        lambda heads: defender.predict(calibration, defence, heads), calibration.labels, scores
+    )
     rows = [
         HeadRow(
             seed=seed, layer=layer, head=head, attention_to_words=score, is_silenced=(layer, head) in chosen
         )
         for (layer, head), score in scores.items()
     ]
-    return defender.by_silencing(tested, chosen), rows
+    return defender.predict(tested, defence, chosen), rows
 
 
 def _count(

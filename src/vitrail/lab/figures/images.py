@@ -35,17 +35,22 @@ def open_square(path: Path | None, size: tuple[int, int]) -> Image.Image:
     return ImageOps.fit(image, (size[1], size[0]), Image.Resampling.BICUBIC)
 
 
-class Patches(Drawing):
+class OnImage(Drawing):
+    """A figure of an image that is cut into patches."""
+
+    image: Path | None = None
+    """A file; without one, a drawn house."""
+    image_size: ImageSize = (224, 224)
+    """Height and width that the image is resized to, in pixels."""
+
+
+class Patches(OnImage):
     """The sequence that a ViT reads."""
 
     name = "patches"
     shows = "An image, its patches, and the sequence that they become"
     source = "Dosovitskiy et al. 2021, section 3.1, figure 1"
 
-    image: Path | None = None
-    """A file; without one, a drawn house."""
-    image_size: ImageSize = (224, 224)
-    """Height and width that the image is resized to, in pixels."""
     patch_size: int = Field(default=56, ge=1)
     """Height and width of a patch in pixels."""
 
@@ -78,17 +83,13 @@ class Patches(Drawing):
         return Drawn(figure)
 
 
-class WindowsOnImage(Drawing):
+class WindowsOnImage(OnImage):
     """Where Swin's windows lie."""
 
     name = "windows"
     shows = "Windows on an image, plain (W-MSA) and shifted (SW-MSA): patches inside a border see each other"
     source = "Liu et al. 2021 (Swin), section 3.2, figure 2"
 
-    image: Path | None = None
-    """A file; without one, a drawn house."""
-    image_size: ImageSize = (224, 224)
-    """Height and width that the image is resized to, in pixels."""
     patch_size: int = Field(default=8, ge=1)
     """Pixels of a patch: 4, 8, 16 and 32 in the stages of Swin."""
     window: ImageSize = (7, 7)

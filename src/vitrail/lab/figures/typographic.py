@@ -12,7 +12,7 @@ from pydantic import Field
 from vitrail.core.errors import ConfigError
 from vitrail.data.images import read_image
 from vitrail.lab.figures.drawing import Drawing, Drawn
-from vitrail.lab.small_clip import SHAPES, TEMPLATE, draw_shape, train_small_clip, write_word
+from vitrail.lab.small_clip import CLIP_SETTINGS, SHAPES, TEMPLATE, draw_shape, train_small_clip, write_word
 from vitrail.lab.typographic import CLAIM
 from vitrail.report.plots import COLOURS, frame, white_figure
 from vitrail.report.tiles import Matrix
@@ -89,8 +89,7 @@ class TypographicAttack(Drawing):
     def _open(self) -> ImageTextEncoder:
         if self.model is not None:
             return ImageTextEncoder(self.model)
-        fields = ("size", "width", "num_scenes", "num_steps", "batch_size", "learning_rate")
-        return train_small_clip(seed=self.seed, **{name: getattr(CLAIM, name) for name in fields})
+        return train_small_clip(seed=self.seed, **{name: getattr(CLAIM, name) for name in CLIP_SETTINGS})
 
 
 DRAWINGS = (TypographicAttack(),)
