@@ -23,6 +23,7 @@ from vitrail.lab.convolution_by_attention import (
     WrittenRow,
 )
 from vitrail.lab.data_hunger import MODELS, HungerRow
+from vitrail.lab.far_parts import SceneRow
 from vitrail.lab.gradient_paths import CELLS as RECURRENT_CELLS
 from vitrail.lab.gradient_paths import GradientRow as PathRow
 from vitrail.lab.harness import Progress, Row, Verdict, decide, fit_exponent, measure
@@ -50,6 +51,7 @@ TINY = {
     "data_hunger": "data=digits sizes=[3,5] image_size=8 width=16 depth=1 num_steps=11 batch_size=4 "
     "num_tested=7",
     "double_if": "alphas=[1,5] num_symbols=5 length=4 longer=6 most=2 num_steps=2 batch_size=5 num_tested=11",
+    "far_parts": "grid=[2,7] distances=[2,6] width=4 num_steps=2 batch_size=3 num_tested=7",
     "hardware_efficiency": 'models=["resnet18"] image_size=32 batch_size=2 rounds=1',
     "gradient_paths": "distances=[1,3,7] num_sequences=3 embedding_dim=5 hidden_dim=6",
     "length_cost": "width=8 lengths=[8,16,32] fit_from=16 batches=[3] batch_length=16 tokens_per_timing=32 "
@@ -99,6 +101,7 @@ def test_a_claim_is_complete_measured_judged_and_drawn(name: str) -> None:
         "batch_norm",
         "bottleneck",
         "convolution_by_attention",
+        "far_parts",
         "gradient_paths",
         "naive_connection",
         "permutation",
@@ -124,6 +127,7 @@ def test_the_same_seed_measures_the_same(name: str) -> None:
         ("data_hunger", {"sizes": [50, 20]}, "must rise"),
         ("double_if", {"most": 8}, "the first token is not counted"),
         ("hardware_efficiency", {"models": ["detr_r50"]}, "models"),
+        ("far_parts", {"distances": [2, 3]}, "one below 5, and a greater one that fits"),
         ("length_cost", {"fit_from": 4000}, "at least two of them reach fit_from"),
         ("length_cost", {"lengths": [2048, 1024]}, "must rise"),
         ("receptive_field", {"depths": [9]}, "does not fit into a size of 48"),
@@ -251,6 +255,14 @@ def make_structures(*, associated: float, gain: float, error: float = 1e-5) -> l
     return rows
 
 
+def make_scenes(*, near: float, far: float, attention: float) -> list[SceneRow]:
+    return [
+        SceneRow(layer=layer, distance=distance, seed=0, accuracy=accuracy, parameters=7)
+        for distance, convolution in ((2, near), (9, far))
+        for layer, accuracy in (("convolution", convolution), ("attention", attention))
+    ]
+
+
 def make_leads(*, few: float, many: float) -> list[HungerRow]:
     """Return rows in which the ResNet leads by so much."""
     return [
@@ -366,6 +378,11 @@ def change(row: Row, **values: object) -> Any:
         ("data_hunger", make_leads(few=0.10, many=0.04), "holds"),
         ("data_hunger", make_leads(few=0.10, many=0.06), "partly"),
         ("data_hunger", make_leads(few=0.02, many=-0.10), "does not hold"),
+        ("far_parts", make_scenes(near=1.0, far=0.74, attention=0.99), "holds"),
+        ("far_parts", make_scenes(near=0.9, far=0.74, attention=0.99), "partly"),
+        ("far_parts", make_scenes(near=1.0, far=0.74, attention=0.94), "partly"),
+        ("far_parts", make_scenes(near=1.0, far=0.9, attention=0.99), "does not hold"),
+        ("far_parts", make_scenes(near=1.0, far=0.5, attention=0.5), "does not hold"),
         ("gradient_paths", make_paths(lost=1e-6, kept=0.9), "holds"),
         ("gradient_paths", make_paths(lost=0.1, kept=0.9), "partly"),
         ("gradient_paths", make_paths(lost=1e-6, kept=0.1), "does not hold"),
@@ -400,7 +417,7 @@ def test_the_rows_decide_the_verdict(name: str, rows: list[Any], verdict: str) -
 
 
 def test_a_loss_that_is_not_finite_is_a_failure() -> None:
-    row = PreNorm(width=8, batch_size=3, num_steps=10)._train("post", 1, 1e30, 0)
+    (row,) = PreNorm(width=8, batch_size=3, num_steps=10)._train("post", 1, 1e30, 0)
 
     assert row.failed
     assert row.loss is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
 from pydantic import model_validator
 from torch import Tensor
 
@@ -59,9 +58,7 @@ def _draw_partners(num_symbols: int, generator: torch.Generator) -> Tensor:
     return partner
 
 
-def _drawer(
-    symbols: Float[Tensor, "symbols_and_stop dim"], partner: Tensor, generator: torch.Generator
-) -> Draw:
+def _drawer(symbols: Tensor, partner: Tensor, generator: torch.Generator) -> Draw:
     """Return what draws sequences of different symbols; half of them hold the partner of the first."""
     num_symbols = len(partner)
 

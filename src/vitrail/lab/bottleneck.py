@@ -8,23 +8,19 @@ from itertools import product
 import torch
 from pydantic import Field, model_validator
 
-from vitrail.engines.cpu import accelerate
 from vitrail.lab import harness as lab
-from vitrail.lab.symbols import CONTEXTS, Context, build_recurrent, copied_share, draw_symbols, learn
-from vitrail.nn.recurrent import CellName
+from vitrail.lab.symbols import CONTEXTS, Context, RecurrentCopying, copied_share, draw_symbols
 
 GOOD = 0.9  # share of correct symbols
 GAP, FALL = 0.3, 0.3
 MOST_SYMBOLS = 8000  # tested per sequence length
 
 
-class CopiedRow(lab.Row):
+class CopiedRow(lab.SeededRow):
     """Copying accuracy of a trained model on sequences of one length."""
 
     context: Context
     """What the decoder reads: the encoder's last states, or all of them by additive attention."""
-    seed: int
-    """Of weights and data."""
     length: int
     """Symbols of a sequence."""
     was_trained: bool
@@ -35,7 +31,7 @@ class CopiedRow(lab.Row):
     """Number of learned parameters."""
 
 
-class Bottleneck(lab.Claim):
+class Bottleneck(RecurrentCopying):
     """Train recurrent encoder-decoders to copy, with a single vector or attention, and test every length."""
 
     name = "bottleneck"
@@ -60,24 +56,12 @@ class Bottleneck(lab.Claim):
         "so."
     )
 
-    cell: CellName = "gru"
-    """Of encoder and decoder; Cho et al. and Bahdanau et al. use gated units."""
-    embedding_dim: int = Field(default=32, ge=1)
-    hidden_dim: int = Field(default=64, ge=2, multiple_of=2)
-    """Of the states, and of the single vector."""
-    num_symbols: int = Field(default=16, ge=2)
-    """Size of the alphabet."""
     max_length: int = Field(default=15, ge=1)
     """Longest training length; each batch draws its length from 1 to this."""
     lengths: tuple[int, ...] = Field(default=(2, 5, 10, 15, 20, 30, 100, 300, 1000), min_length=2)
     """Test lengths; those above ``max_length`` are shown but not judged."""
-    num_steps: int = Field(default=1500, ge=1)
-    batch_size: int = Field(default=32, ge=1)
-    learning_rate: float = Field(default=3e-3, gt=0)
-    """Of Adam, constant."""
     num_tested: int = Field(default=64, ge=1)
     """Test sequences of each length; fewer of long ones, ``MOST_SYMBOLS`` symbols in all."""
-    num_seeds: int = Field(default=3, ge=1)
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Bottleneck:
@@ -86,7 +70,7 @@ class Bottleneck(lab.Claim):
         return self
 
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[CopiedRow]:
-        trainings = list(product(range(seed, seed + self.num_seeds), CONTEXTS))
+        trainings = list(product(self.seeds(seed), CONTEXTS))
         rows: list[CopiedRow] = []
         for each, context in lab.tracked(progress, trainings, "{1}, seed {0}"):
             rows += self._measure(context, each)
@@ -117,27 +101,18 @@ class Bottleneck(lab.Claim):
         longest = max(lab.column(rows, "length", was_trained=True))
         axes.axvline(longest, color="grey", linestyle=":", label="longest trained")
         axes.set_ylim(0, 1.03)
-        axes.set_xscale("log")
-        lab.label(axes, x="symbols", y="share copied", title="copying", legend=True)
+        lab.label(axes, x="symbols", y="share copied", title="copying", legend=True, log="x")
         return figure
 
     def _measure(self, context: Context, seed: int) -> list[CopiedRow]:
-        sizes = (self.num_symbols, self.embedding_dim, self.hidden_dim)
         with lab.seeded(seed):
-            model = accelerate(build_recurrent(context, *sizes, cell=self.cell))
+            model = self.build(context)
         generator = torch.Generator().manual_seed(seed)
 
         def draw_length() -> int:
             return int(torch.randint(1, self.max_length + 1, (), generator=generator))
 
-        learn(
-            model,
-            lambda: draw_symbols(self.batch_size, draw_length(), self.num_symbols, generator),
-            num_steps=self.num_steps,
-            learning_rate=self.learning_rate,
-            max_norm=1.0,  # Bahdanau et al. 2015, section B.2
-        )
-        model.eval()
+        self.train(model, draw_length, generator)
         rows = []
         for length in self.lengths:
             count = max(1, min(self.num_tested, MOST_SYMBOLS // length))

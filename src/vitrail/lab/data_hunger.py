@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,7 @@ WARM_UP = 0.1  # of the steps
 TEST_BATCH = 250
 
 
-class HungerRow(lab.Row):
+class HungerRow(lab.SeededRow):
     """A model trained from scratch on the first images of a random order."""
 
     data: str
@@ -39,15 +39,13 @@ class HungerRow(lab.Row):
     """ViT with patches of 4 x 4, the same behind two convolutions, or a ResNet of basic blocks."""
     num_images: int
     """Number of training images."""
-    seed: int
-    """Of the order of the images, weights and batches."""
     accuracy: float
     """Test accuracy."""
     parameters: int
     """Number of learned parameters."""
 
 
-class DataHunger(lab.Claim):
+class DataHunger(lab.SeededClaim):
     """Train a ViT, a hybrid and a ResNet of equal size on ever more images, for the same number of steps."""
 
     name = "data_hunger"
@@ -69,7 +67,7 @@ class DataHunger(lab.Claim):
 
     data: str = "fashion-mnist"
     """Data that ``vitrail train`` takes; without a local fashion-mnist, digits are used instead."""
-    sizes: tuple[int, ...] = Field(default=(100, 400, 1300), min_length=1)
+    sizes: tuple[int, ...] = Field(default=(100, 1300), min_length=1)
     """Numbers of training images, rising; a verdict needs two. Digits have 1,366."""
     image_size: int = Field(default=20, ge=8, multiple_of=4)
     """Side in pixels."""
@@ -77,7 +75,7 @@ class DataHunger(lab.Claim):
     """Of the ViT's tokens; the widths of the others are chosen to match its parameters."""
     depth: int = Field(default=3, ge=1)
     """Blocks of ViT and hybrid."""
-    num_steps: int = Field(default=250, gt=10)
+    num_steps: int = Field(default=1000, gt=10)
     """Of each training, whatever the number of images; a tenth of them is warm-up."""
     batch_size: int = Field(default=32, ge=2)
     learning_rate: float = Field(default=2e-3, gt=0)
@@ -86,7 +84,6 @@ class DataHunger(lab.Claim):
     """Applied to all weights."""
     num_tested: int = Field(default=1000, ge=1)
     """Most test images."""
-    num_seeds: int = Field(default=3, ge=1)
 
     @model_validator(mode="after")
     def _check_sizes(self) -> DataHunger:
@@ -103,7 +100,7 @@ class DataHunger(lab.Claim):
                 expected=f"at least {self.sizes[-1]}, the greatest of sizes",
                 remedy="Choose smaller sizes, or other data",
             )
-        cases = list(product(range(seed, seed + self.num_seeds), self.sizes, MODELS))
+        cases = list(product(self.seeds(seed), self.sizes, MODELS))
         configs = self._configs(len(dataset.class_names))
         rows: list[HungerRow] = []
         for each, size, name in lab.tracked(progress, cases, "{2}, {1} images, seed {0}"):
@@ -127,19 +124,17 @@ class DataHunger(lab.Claim):
 
     def judge(self, rows: Sequence[HungerRow]) -> lab.Judgement:
         sizes = lab.column(rows, "num_images")
-        ends = (min(sizes), max(sizes))  # with a single size both are the same, which decides nothing
-        of_few, of_many = (
-            {name: lab.mean(rows, "accuracy", model=name, num_images=size) for name in MODELS}
-            for size in ends
-        )
-        few, many = (of_size["ResNet"] - of_size["ViT"] for of_size in (of_few, of_many))
-        scores = "; ".join(
-            f"{size:,} images: " + ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in of_size.items())
-            for size, of_size in zip(ends, (of_few, of_many), strict=True)
-        )
+        leads, scores = list[float](), list[str]()
+        for size in (min(sizes), max(sizes)):  # with a single size both are the same, which decides nothing
+            of_size = {name: lab.mean(rows, "accuracy", model=name, num_images=size) for name in MODELS}
+            leads.append(of_size["ResNet"] - of_size["ViT"])
+            accuracies = ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in of_size.items())
+            scores.append(f"{size:,} images: {accuracies}")
+        few, many = leads
         return lab.Judgement(
             verdict=lab.decide(holds=few >= BEHIND and many <= CAUGHT_UP * few, partly=few >= BEHIND),
-            measured=f"{rows[0].data}, {scores}. The ResNet's lead goes from {few:+.1%} to {many:+.1%}",
+            measured=f"{rows[0].data}, {'; '.join(scores)}. The ResNet's lead goes from {few:+.1%} to "
+            f"{many:+.1%}",
         )
 
     def draw(self, rows: Sequence[HungerRow]) -> lab.Figure:
@@ -170,19 +165,20 @@ class DataHunger(lab.Claim):
             stem = ConvStemConfig(channels=(width // 2, width), strides=(2, 2), norm="batch")
             return vit.with_changes({"width": width, "stem": stem})
 
-        depths = (1,) * self.depth
+        def resnet(width: int) -> ImageModelConfig:
+            depths = (1,) * self.depth
+            return ResNetConfig(
+                image_size=size, block="basic", width=width, depths=depths, num_classes=num_classes
+            )
+
         return {
             "ViT": vit,
-            "hybrid": nearest(hybrid(width) for width in range(8, self.width + 1, 4)),
-            "ResNet": nearest(
-                ResNetConfig(
-                    image_size=size, block="basic", width=width, depths=depths, num_classes=num_classes
-                )
-                for width in range(4, self.width // 2 + 1)
-            ),
+            "hybrid": nearest(map(hybrid, range(8, self.width + 1, 4))),
+            "ResNet": nearest(map(resnet, range(4, self.width // 2 + 1))),
         }
 
-    def _learn(self, model: nn.Module, train: _Labelled, generator: torch.Generator) -> None:
+    def _learn(self, model: nn.Module, train: tuple[Tensor, Tensor], generator: torch.Generator) -> None:
+        images, labels = train
         optimiser = torch.optim.AdamW(
             model.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay
         )
@@ -191,8 +187,8 @@ class DataHunger(lab.Claim):
         )
         model.train()
         for _ in range(self.num_steps):
-            chosen = torch.randint(len(train.labels), (self.batch_size,), generator=generator)
-            loss = F.cross_entropy(model(train.images[chosen]), train.labels[chosen])
+            chosen = torch.randint(len(labels), (self.batch_size,), generator=generator)
+            loss = F.cross_entropy(model(images[chosen]), labels[chosen])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -211,15 +207,7 @@ def draw_curves(axes: lab.Axes, rows: Sequence[HungerRow]) -> None:
         axes.fill_between(sizes, list(map(min, spread)), list(map(max, spread)), color=colour, alpha=0.2)
         title = f"{name}, {of_model[0].parameters:,} parameters"
         lab.draw_curve(axes, of_model, "num_images", "accuracy", color=colour, marker="o", label=title)
-    axes.set_xscale("log")
-    lab.label(axes, x="training images", y="test accuracy", title=rows[0].data, legend=True)
-
-
-class _Labelled(NamedTuple):
-    """Normalised images with their classes."""
-
-    images: Float[Tensor, "batch 3 height width"]
-    labels: Int[Tensor, " batch"]
+    lab.label(axes, x="training images", y="test accuracy", title=rows[0].data, legend=True, log="x")
 
 
 def _open(name: str) -> ImageDataset:
@@ -231,18 +219,18 @@ def _open(name: str) -> ImageDataset:
         return open_dataset(FALLBACK)
 
 
-def _read(split: ImageSplit, indices: Sequence[int], size: int) -> _Labelled:
+def _read(
+    split: ImageSplit, indices: Sequence[int], size: int
+) -> tuple[Float[Tensor, "batch 3 height width"], Int[Tensor, " batch"]]:
+    """Return normalised images with their classes."""
     preprocessing = Preprocessing(image_size=(size, size))
     images = [preprocessing.read(split.images[index], name=split.names[index]) for index in indices]
     labels = torch.from_numpy(split.labels[list(indices)])
-    return _Labelled(torch.stack(images).float() / 127.5 - 1, labels)
+    return torch.stack(images).float() / 127.5 - 1, labels
 
 
 @torch.no_grad()
-def _accuracy(model: nn.Module, test: _Labelled) -> float:
+def _accuracy(model: nn.Module, test: tuple[Tensor, Tensor]) -> float:
     model.eval()
-    right = [
-        (model(images).argmax(dim=1) == labels).sum().item()
-        for images, labels in zip(test.images.split(TEST_BATCH), test.labels.split(TEST_BATCH), strict=True)
-    ]
-    return sum(right) / len(test.labels)
+    predicted = torch.cat([model(images).argmax(dim=1) for images in test[0].split(TEST_BATCH)])
+    return (predicted == test[1]).sum().item() / len(predicted)

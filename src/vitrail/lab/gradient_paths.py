@@ -19,22 +19,20 @@ VANISHED = 0.01  # of the gradient at the least distance
 KEPT = 0.5  # of the gradient at half the distance
 
 
-class GradientRow(lab.Row):
+class GradientRow(lab.SeededRow):
     """Gradient of the first output with respect to a source token's embedding, with random weights."""
 
     cell: CellName
     """Of encoder and decoder, one layer each; the encoder reads in one direction."""
     context: Context
     """What the decoder reads: the encoder's last state, or all of them by additive attention."""
-    seed: int
-    """Of weights and sequences."""
     distance: int
     """Recurrent steps from the token to the output."""
     gradient: float
     """Median norm over the sequences."""
 
 
-class GradientPaths(lab.Claim):
+class GradientPaths(lab.SeededClaim):
     """Differentiate the first output of recurrent encoder-decoders with respect to every source token."""
 
     name = "gradient_paths"
@@ -63,10 +61,9 @@ class GradientPaths(lab.Claim):
     """Size of the alphabet."""
     embedding_dim: int = Field(default=32, ge=1)
     hidden_dim: int = Field(default=64, ge=2, multiple_of=2)
-    num_seeds: int = Field(default=3, ge=1)
 
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[GradientRow]:
-        cases = list(product(CELLS, CONTEXTS, range(seed, seed + self.num_seeds)))
+        cases = list(product(CELLS, CONTEXTS, self.seeds(seed)))
         rows: list[GradientRow] = []
         for cell, context, each in lab.tracked(progress, cases, "{}, {}, seed {}"):
             from_nearest = self._gradients(cell, context, each)
@@ -105,12 +102,12 @@ class GradientPaths(lab.Claim):
     def draw(self, rows: Sequence[GradientRow]) -> lab.Figure:
         figure, panels = lab.new_panels(len(CELLS))
         for axes, cell in zip(panels, CELLS, strict=True):
-            for colour, context in zip(lab.COLOURS, CONTEXTS, strict=False):
-                shown = lab.rows_of(rows, GradientRow, cell=cell, context=context)
-                style = {"color": colour, "marker": "o", "markersize": 4, "label": context}
-                lab.draw_curve(axes, shown, "distance", "gradient", **style)
-            axes.set_yscale("log")
-            lab.label(axes, x="steps to the output", y="gradient of a token", title=cell, legend=True)
+            shown, names = lab.rows_of(rows, GradientRow, cell=cell), {each: each for each in CONTEXTS}
+            style = {"by": "context", "names": names, "marker": "o", "markersize": 4}
+            lab.draw_curves(axes, shown, "distance", "gradient", **style)
+            lab.label(
+                axes, x="steps to the output", y="gradient of a token", title=cell, legend=True, log="y"
+            )
         return figure
 
     def _gradients(self, cell: CellName, context: Context, seed: int) -> list[float]:

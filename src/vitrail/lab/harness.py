@@ -28,7 +28,10 @@ from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.core.registry import Registry
 from vitrail.report.page import section, table, write_page
 from vitrail.report.plots import MORE_COLOURS, check_picture_path, frame, to_picture, white_figure
+from vitrail.train.optimise import Optimisers
 from vitrail.train.run import describe_environment
+from vitrail.train.schedule import rate_at
+from vitrail.train.settings import OptimSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -39,6 +42,13 @@ Verdict = Literal["holds", "partly", "does not hold", "undecided"]
 
 class Row(Config):
     """A row of a result table; a subclass' docstring is the caption, those of its fields the columns."""
+
+
+class SeededRow(Row):
+    """A row of one seed."""
+
+    seed: int
+    """Of everything that is random in the row."""
 
 
 R = TypeVar("R", bound=Row)
@@ -95,6 +105,16 @@ class Claim(Config):
         """Plot the rows."""
 
 
+class SeededClaim(Claim):
+    """A claim that is measured with several seeds."""
+
+    num_seeds: int = Field(default=3, ge=1)
+    """Seeds of data and weights, one after the other."""
+
+    def seeds(self, first: int) -> range:
+        return range(first, first + self.num_seeds)
+
+
 TEXTS = ("name", "statement", "source", "published", "criterion")
 
 
@@ -136,6 +156,23 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+def minimise(
+    model: torch.nn.Module,
+    loss: Callable[[float], torch.Tensor],
+    settings: OptimSettings,
+    *,
+    num_steps: int,
+    warmup_fraction: float = 0.0,
+) -> None:
+    """Train a model by a loss that is given the share of the steps done; rates fall to zero by a cosine."""
+    optimisers = Optimisers(model, settings)
+    for step in range(num_steps):
+        done = step / num_steps
+        optimisers.set_rate(rate_at(done, warmup_fraction=warmup_fraction, final_rate=0.0))
+        loss(done).backward()
+        optimisers.step()
+
+
 def num_parameters(model: torch.nn.Module) -> int:
     """Count the learned parameters."""
     return sum(parameter.numel() for parameter in model.parameters())
@@ -174,8 +211,19 @@ def new_panels(num_panels: int, *, columns: int = 3) -> tuple[Figure, list[Axes]
     return figure, panels
 
 
-def label(axes: Axes, *, x: str, y: str, title: str = "", legend: bool = False) -> None:
-    """Name the axes of a panel, the panel, and the curves in it."""
+def label(
+    axes: Axes, *, x: str, y: str, title: str = "", legend: bool = False, log: str = "", base: int = 10
+) -> None:
+    """Name the axes of a panel, the panel, and the curves in it.
+
+    Args:
+        log: axes with a logarithmic scale: x, y or xy.
+        base: of that of x.
+    """
+    if "x" in log:
+        axes.set_xscale("log", base=base)
+    if "y" in log:
+        axes.set_yscale("log")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_title(title, fontsize=10)
@@ -187,6 +235,14 @@ def draw_curve(axes: Axes, rows: Sequence[Row], x: str, y: str, **style: Any) ->
     """Plot the mean of a field over the rows of each x."""
     values = sorted(set(column(rows, x)))
     axes.plot(values, [mean(rows, y, **{x: value}) for value in values], **style)
+
+
+def draw_curves(
+    axes: Axes, rows: Sequence[Row], x: str, y: str, *, by: str, names: Mapping[Any, str], **style: Any
+) -> None:
+    """Plot a curve for each kind of row; arguments as for ``draw_dots``."""
+    for (kind, name), colour in zip(names.items(), COLOURS, strict=False):
+        draw_curve(axes, rows_of(rows, Row, **{by: kind}), x, y, color=colour, label=name, **style)
 
 
 def draw_dots(

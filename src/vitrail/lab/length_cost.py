@@ -263,21 +263,20 @@ class LengthCost(lab.Claim):
                 taken = time_steps(stepper_of(name, self.width, layers, x), self.lengths)
                 for length, seconds in zip(self.lengths, taken, strict=True):
                     steps[name, length].append(seconds)
+        rows: list[LengthRow] = [
+            ForwardRow(
+                layer=name,
+                length=length,
+                batch=batch,
+                us_per_token=min(seconds) * 1e6,
+                sequential_operations=length if name == "recurrent" else 1,
+            )
+            for (name, length, batch), seconds in forward.items()
+        ]
+        for (name, length), seconds in steps.items():
+            rows.append(StepRow(layer=name, length=length, us=min(seconds) * 1e6))
         return [
-            *(
-                ForwardRow(
-                    layer=name,
-                    length=length,
-                    batch=batch,
-                    us_per_token=min(seconds) * 1e6,
-                    sequential_operations=length if name == "recurrent" else 1,
-                )
-                for (name, length, batch), seconds in forward.items()
-            ),
-            *(
-                StepRow(layer=name, length=length, us=min(seconds) * 1e6)
-                for (name, length), seconds in steps.items()
-            ),
+            *rows,
             *(count_memory(name, self.width, length) for name, length in product(LAYERS, self.lengths)),
         ]
 
@@ -316,12 +315,12 @@ class LengthCost(lab.Claim):
                 (memory, counted, "bytes_per_token", f"{name}, {of_memory}"),
             ):
                 lab.draw_curve(axes, shown, "length", field, color=colour, marker="o", label=text)
-                axes.set_xscale("log", base=2)
-                axes.set_yscale("log")
-        lab.label(forward, x="tokens n", y="us per token", title="forward pass, batch 1", legend=True)
-        lab.label(step, x="tokens n", y="us", title="one decoding step, with a cache", legend=True)
-        lab.label(memory, x="tokens n", y="bytes per token", title="memory, with the weights", legend=True)
-        for axes in (forward, step, memory):
+        for axes, y, title in (
+            (forward, "us per token", "forward pass, batch 1"),
+            (step, "us", "one decoding step, with a cache"),
+            (memory, "bytes per token", "memory, with the weights"),
+        ):
+            lab.label(axes, x="tokens n", y=y, title=title, legend=True, log="xy", base=2)
             axes.axvline(self.fit_from, color="grey", linestyle=":")
         return figure
 

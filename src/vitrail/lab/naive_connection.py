@@ -11,11 +11,10 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.engines.cpu import accelerate
 from vitrail.lab import harness as lab
-from vitrail.lab.symbols import SymbolBatch, build_recurrent, draw_symbols, learn
+from vitrail.lab.symbols import RecurrentCopying, SymbolBatch, draw_symbols
 from vitrail.nn.linear import Linear
-from vitrail.nn.recurrent import CellName, Encoding
+from vitrail.nn.recurrent import Encoding
 from vitrail.nn.recurrent_decoder import ContextMemory, Mask
 
 Connection = Literal["all states", "attention"]
@@ -24,13 +23,11 @@ SQUARE = 1.9  # least exponent of the parameters
 GOOD, GAP = 0.9, 0.2  # shares of right symbols
 
 
-class ConnectedRow(lab.Row):
+class ConnectedRow(lab.SeededRow):
     """Accuracy of a recurrent encoder-decoder trained to copy sequences, of which long ones are rare."""
 
     connection: Connection
     """Of outputs and encoder states: a matrix for each pair, or additive attention."""
-    seed: int
-    """Of weights and data."""
     length: int
     """Symbols of a test sequence."""
     trained_share: float
@@ -41,7 +38,7 @@ class ConnectedRow(lab.Row):
     """Share of symbols predicted right under teacher forcing; none where the model has no weights."""
 
 
-class NaiveConnection(lab.Claim):
+class NaiveConnection(RecurrentCopying):
     """Train recurrent encoder-decoders to copy, each output connected to all states, or by attention."""
 
     name = "naive_connection"
@@ -63,24 +60,13 @@ class NaiveConnection(lab.Claim):
         "longest trained one, which is the rarest. Partly if (1) and (2) are so."
     )
 
-    cell: CellName = "gru"
-    """Of encoder and decoder."""
-    embedding_dim: int = Field(default=32, ge=1)
-    hidden_dim: int = Field(default=64, ge=2, multiple_of=2)
-    num_symbols: int = Field(default=16, ge=2)
-    """Size of the alphabet."""
     max_length: int = Field(default=12, ge=4)
     """Longest training length; lengths from 1 on are drawn by their inverse squares."""
-    num_steps: int = Field(default=1500, ge=1)
-    batch_size: int = Field(default=32, ge=1)
-    learning_rate: float = Field(default=3e-3, gt=0)
-    """Of Adam, constant."""
     num_tested: int = Field(default=256, ge=1)
     """Test sequences of each length."""
-    num_seeds: int = Field(default=3, ge=1)
 
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[ConnectedRow]:
-        trainings = list(product(CONNECTIONS, range(seed, seed + self.num_seeds)))
+        trainings = list(product(CONNECTIONS, self.seeds(seed)))
         rows: list[ConnectedRow] = []
         for training in lab.tracked(progress, trainings, "{}, seed {}"):
             rows += self._measure(*training)
@@ -113,44 +99,29 @@ class NaiveConnection(lab.Claim):
 
     def draw(self, rows: Sequence[ConnectedRow]) -> lab.Figure:
         figure, (sizes, accuracies) = lab.new_panels(2)
-        for colour, connection in zip(lab.COLOURS, CONNECTIONS, strict=False):
-            style = {"color": colour, "marker": "o", "label": connection}
-            shown = lab.rows_of(rows, ConnectedRow, connection=connection)
-            lab.draw_curve(sizes, shown, "length", "parameters", **style)
-            written = [row for row in shown if row.accuracy is not None]
-            lab.draw_curve(accuracies, written, "length", "accuracy", **style)
+        names = {name: name for name in CONNECTIONS}
+        written = [row for row in rows if row.accuracy is not None]
+        for axes, shown, field in ((sizes, rows, "parameters"), (accuracies, written, "accuracy")):
+            lab.draw_curves(axes, shown, "length", field, by="connection", names=names, marker="o")
         shares = {row.length: row.trained_share for row in rows}
         name = "training sequences so long"
         accuracies.bar(
             list(shares), list(shares.values()), color="lightgrey", width=1.4, zorder=0, label=name
         )
-        sizes.set_yscale("log")
-        lab.label(sizes, x="symbols", y="parameters", title="size of the connection", legend=True)
+        lab.label(sizes, x="symbols", y="parameters", title="size of the connection", legend=True, log="y")
         lab.label(accuracies, x="symbols", y="share right", title="copying", legend=True)
         return figure
 
     def _measure(self, connection: Connection, seed: int) -> list[ConnectedRow]:
-        sizes, is_naive = (self.num_symbols, self.embedding_dim, self.hidden_dim), connection == "all states"
+        is_naive = connection == "all states"
         with lab.seeded(seed):
-            model = build_recurrent("attention", *sizes, cell=self.cell)
+            model = self.build("attention")
             if is_naive:
                 model.decoder.register_module("readout", self._build_naive(self.max_length))
-        accelerate(model)
         generator = torch.Generator().manual_seed(seed)
         chances = torch.arange(1.0, self.max_length + 1) ** -2.0
         chances /= chances.sum()
-
-        def draw(count: int, length: int) -> SymbolBatch:
-            return draw_symbols(count, length, self.num_symbols, generator)
-
-        learn(
-            model,
-            lambda: draw(self.batch_size, 1 + int(torch.multinomial(chances, 1, generator=generator))),
-            num_steps=self.num_steps,
-            learning_rate=self.learning_rate,
-            max_norm=1.0,  # Bahdanau et al. 2015, section B.2
-        )
-        model.eval()
+        self.train(model, lambda: 1 + int(torch.multinomial(chances, 1, generator=generator)), generator)
         connected = lab.num_parameters(model.decoder) - lab.num_parameters(model.decoder.stack)
         return [
             ConnectedRow(
@@ -161,7 +132,7 @@ class NaiveConnection(lab.Claim):
                 parameters=lab.num_parameters(self._build_naive(length)) if is_naive else connected,
                 accuracy=None
                 if is_naive and length > self.max_length
-                else _share_right(model, draw(self.num_tested, length)),
+                else _share_right(model, draw_symbols(self.num_tested, length, self.num_symbols, generator)),
             )
             for length in (*range(2, self.max_length + 1, 2), self.max_length + 4)
         ]

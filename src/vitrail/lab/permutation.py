@@ -22,18 +22,16 @@ ROUNDING = 1e-10  # sums in another order differ by some 1e-16 in double precisi
 DIFFERENT = 1e-3
 
 
-class PermutedRow(lab.Row):
+class PermutedRow(lab.SeededRow):
     """Equivariance error of a layer with random weights under permutation of its tokens."""
 
     layer: LayerName
     """Self-attention without positions or with those named, or another layer."""
-    seed: int
-    """Of weights, tokens and permutation."""
     error: float
     """Norm of the difference over the norm of the output; 0 is equivariance."""
 
 
-class Permutation(lab.Claim):
+class Permutation(lab.SeededClaim):
     """Permute tokens before and after layers with random weights."""
 
     name = "permutation"
@@ -62,7 +60,7 @@ class Permutation(lab.Claim):
     @torch.no_grad()
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[PermutedRow]:
         rows = []
-        for (each,) in lab.tracked(progress, [(seed + i,) for i in range(self.num_seeds)], "seed {}"):
+        for (each,) in lab.tracked(progress, [(each,) for each in self.seeds(seed)], "seed {}"):
             with lab.seeded(each):
                 rows += [PermutedRow(layer=layer, seed=each, error=self._measure(layer)) for layer in LAYERS]
         return rows
@@ -87,12 +85,10 @@ class Permutation(lab.Claim):
             (ROUNDING, ":", "below: rounding alone"),
         ):
             axes.axhline(bound, color="grey", linestyle=style, label=meaning)
-        axes.set_yscale("log")
         axes.set_xticks(range(len(LAYERS)), LAYERS, rotation=35, ha="right")
         axes.legend(frameon=False, fontsize=8, loc="center right")
-        lab.label(
-            axes, x="", y="relative difference", title="do permuted tokens give the same outputs, permuted?"
-        )
+        title = "do permuted tokens give the same outputs, permuted?"
+        lab.label(axes, x="", y="relative difference", title=title, log="y")
         return figure
 
     def _measure(self, name: LayerName) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import product
 from statistics import fmean
 from typing import Literal, get_args
@@ -11,10 +12,9 @@ from typing import Literal, get_args
 import torch
 from pydantic import Field
 
-from vitrail.engines.cpu import accelerate
 from vitrail.lab import harness as lab
-from vitrail.lab.symbols import NUM_SPECIAL, draw_symbols, learn, mean_loss
-from vitrail.models.transformer import Transformer, TransformerConfig
+from vitrail.lab.symbols import build_transformer, draw_symbols, learn, mean_loss
+from vitrail.models.transformer import Transformer
 
 Norm = Literal["post", "pre"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
@@ -37,7 +37,7 @@ class GradientRow(lab.Row):
     """Frobenius norm, mean over the seeds."""
 
 
-class TrainedRow(lab.Row):
+class TrainedRow(lab.SeededRow):
     """One training with Adam at a constant learning rate, without warm-up."""
 
     norm: Norm
@@ -46,8 +46,6 @@ class TrainedRow(lab.Row):
     """Blocks of the decoder, and of the encoder."""
     learning_rate: float
     """Constant from the first step."""
-    seed: int
-    """Of weights and data."""
     loss: float | None
     """Mean over the last tenth of the steps, in nats; none if it diverged."""
     guessing_loss: float
@@ -59,7 +57,7 @@ class TrainedRow(lab.Row):
 PreNormRow = GradientRow | TrainedRow
 
 
-class PreNorm(lab.Claim):
+class PreNorm(lab.SeededClaim):
     """Train both kinds of Transformer to reverse sequences; measure their gradients at initialisation."""
 
     name = "pre_norm"
@@ -89,7 +87,6 @@ class PreNorm(lab.Claim):
     """Depths at which models are trained."""
     learning_rates: tuple[float, ...] = Field(default=(1e-3, 3e-3), min_length=1)
     """Constant rates of Adam."""
-    num_seeds: int = Field(default=3, ge=1)
     num_steps: int = Field(default=200, ge=1)
     batch_size: int = Field(default=32, ge=1)
     length: int = Field(default=6, ge=1)
@@ -97,19 +94,22 @@ class PreNorm(lab.Claim):
     num_symbols: int = Field(default=8, ge=2)
 
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[PreNormRow]:
-        seeds = range(seed, seed + self.num_seeds)
-        looks = list(product(self.gradient_depths, NORMS))
+        seeds = self.seeds(seed)
+        parts: list[tuple[str, Callable[[], Iterable[PreNormRow]]]] = [
+            (f"gradients, {norm}-norm, {depth} blocks", partial(self._look, norm, depth, seeds))
+            for depth, norm in product(self.gradient_depths, NORMS)
+        ]
         # Seeds vary slowest: an interrupted look at the progress has seen every kind.
-        trainings = list(product(seeds, self.depths, self.learning_rates, NORMS))
-        total = len(looks) + len(trainings)
+        parts += [
+            (
+                f"{norm}-norm, {depth} blocks, rate {rate:g}, seed {each}",
+                partial(self._train, norm, depth, rate, each),
+            )
+            for each, depth, rate, norm in product(seeds, self.depths, self.learning_rates, NORMS)
+        ]
         rows: list[PreNormRow] = []
-        for done, (depth, norm) in enumerate(looks):
-            progress(lab.Progress(done, total, f"gradients, {norm}-norm, {depth} blocks"))
-            rows += self._look(norm, depth, seeds)
-        for done, (each, depth, rate, norm) in enumerate(trainings, start=len(looks)):
-            progress(lab.Progress(done, total, f"{norm}-norm, {depth} blocks, rate {rate:g}, seed {each}"))
-            rows.append(self._train(norm, depth, rate, each))
-        progress(lab.Progress(total, total, "done"))
+        for _, measure in lab.tracked(progress, parts, "{}"):
+            rows += measure()
         return rows
 
     def judge(self, rows: Sequence[PreNormRow]) -> lab.Judgement:
@@ -143,20 +143,17 @@ class PreNorm(lab.Claim):
     def draw(self, rows: Sequence[PreNormRow]) -> lab.Figure:
         figure, (by_block, by_depth, losses) = lab.new_panels(3)
         deepest = max(lab.column(lab.rows_of(rows, GradientRow), "depth"))
-        for colour, norm in zip(lab.COLOURS, NORMS, strict=False):
-            blocks, last = lab.rows_of(rows, GradientRow, norm=norm, depth=deepest), _last_blocks(rows, norm)
-            lab.draw_curve(by_block, blocks, "block", "gradient_norm", color=colour, label=f"{norm}-norm")
-            name = f"{norm}-norm, exponent {_exponent(rows, norm):+.2f}"
-            lab.draw_curve(by_depth, last, "depth", "gradient_norm", color=colour, marker="o", label=name)
-        by_block.set_yscale("log")
-        by_depth.set_xscale("log", base=2)
-        by_depth.set_yscale("log")
+        names = {norm: f"{norm}-norm" for norm in NORMS}
+        fitted = {norm: f"{names[norm]}, exponent {_exponent(rows, norm):+.2f}" for norm in NORMS}
+        blocks, last = lab.rows_of(rows, GradientRow, depth=deepest), _last_blocks(rows)
+        lab.draw_curves(by_block, blocks, "block", "gradient_norm", by="norm", names=names)
+        lab.draw_curves(by_depth, last, "depth", "gradient_norm", by="norm", names=fitted, marker="o")
         title = f"before training, {deepest} blocks"
-        lab.label(by_block, x="block", y="gradient norm", title=title, legend=True)
-        lab.label(by_depth, x="depth", y="gradient norm", title="before training, last block", legend=True)
+        lab.label(by_block, x="block", y="gradient norm", title=title, legend=True, log="y")
+        title = "before training, last block"
+        lab.label(by_depth, x="depth", y="gradient norm", title=title, legend=True, log="xy", base=2)
         trained = lab.rows_of(rows, TrainedRow)
         finite = [row for row in trained if row.loss is not None]
-        names = {norm: f"{norm}-norm" for norm in NORMS}
         groups = lab.draw_dots(losses, finite, ("depth", "learning_rate"), "loss", by="norm", names=names)
         guessing = trained[0].guessing_loss
         losses.axhline(guessing, color="grey", linestyle="--", label="guessing")
@@ -178,7 +175,7 @@ class PreNorm(lab.Claim):
         for block, of_seeds in enumerate(zip(*norms, strict=True), start=1):
             yield GradientRow(norm=norm, depth=depth, block=block, gradient_norm=fmean(of_seeds))
 
-    def _train(self, norm: Norm, depth: int, learning_rate: float, seed: int) -> TrainedRow:
+    def _train(self, norm: Norm, depth: int, learning_rate: float, seed: int) -> list[TrainedRow]:
         model, generator = self._build(norm, depth, seed)
         losses = learn(
             model,
@@ -189,7 +186,7 @@ class PreNorm(lab.Claim):
         loss = fmean(losses[-max(1, self.num_steps // 10) :])
         guessing = math.log(self.num_symbols) * self.length / (self.length + 1)  # the end costs nothing
         finite = math.isfinite(loss)
-        return TrainedRow(
+        row = TrainedRow(
             norm=norm,
             depth=depth,
             learning_rate=learning_rate,
@@ -198,35 +195,23 @@ class PreNorm(lab.Claim):
             guessing_loss=guessing,
             failed=not finite or loss > LEARNED * guessing,
         )
+        return [row]
 
     def _build(self, norm: Norm, depth: int, seed: int) -> tuple[Transformer, torch.Generator]:
         """Return a model and the generator of its data."""
-        vocabulary_size = self.num_symbols + NUM_SPECIAL
-        config = TransformerConfig(
-            source_vocabulary_size=vocabulary_size,
-            target_vocabulary_size=vocabulary_size,
-            width=self.width,
-            hidden_dim=4 * self.width,
-            num_heads=4,
-            encoder_depth=depth,
-            decoder_depth=depth,
-            norm=norm,
-            dropout=0.0,
-            tie="none",
-        )
         with lab.seeded(seed):
-            model = accelerate(config.build())
+            model = build_transformer(self.num_symbols, self.width, depth, norm=norm, tie="none")
         return model, torch.Generator().manual_seed(seed)
 
 
 CLAIM = PreNorm()
 
 
-def _last_blocks(rows: Sequence[PreNormRow], norm: Norm) -> list[GradientRow]:
-    return [row for row in lab.rows_of(rows, GradientRow, norm=norm) if row.block == row.depth]
+def _last_blocks(rows: Sequence[PreNormRow]) -> list[GradientRow]:
+    return [row for row in lab.rows_of(rows, GradientRow) if row.block == row.depth]
 
 
 def _exponent(rows: Sequence[PreNormRow], norm: Norm) -> float:
     """Return the exponent of the last block's gradient norm as a power of the depth."""
-    last = _last_blocks(rows, norm)
+    last = lab.rows_of(_last_blocks(rows), GradientRow, norm=norm)
     return lab.fit_exponent(lab.column(last, "depth"), lab.column(last, "gradient_norm"))

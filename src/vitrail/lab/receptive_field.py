@@ -23,15 +23,13 @@ KERNEL_SIZE = 3
 INFLUENTIAL = 0.0455  # of the largest gradient: Luo et al. 2016, section 3, one minus 95.45 %
 
 
-class FieldRow(lab.Row):
+class FieldRow(lab.SeededRow):
     """Receptive field of the centre of a feature map behind some layers of random weights."""
 
     stack: StackName
     """3x3 convolutions: plain, with stride 2, or with dilation 1, 2, 4 ...; or attention."""
     depth: int
     """Layers."""
-    seed: int
-    """Of weights and image."""
     theory: int
     """Rows, and columns, of the theoretical receptive field."""
     measured: int
@@ -42,7 +40,7 @@ class FieldRow(lab.Row):
     """Positions whose gradient is more than 4.55 % of the largest one."""
 
 
-class ReceptiveField(lab.Claim):
+class ReceptiveField(lab.SeededClaim):
     """Differentiate one output with respect to every position of the image."""
 
     name = "receptive_field"
@@ -77,8 +75,6 @@ class ReceptiveField(lab.Claim):
     window: int = Field(default=8, ge=2, multiple_of=2)
     """Rows and columns of a window; divides half of ``size``, so that a window begins at the centre."""
     dim: int = Field(default=8, ge=2, multiple_of=2)
-    num_seeds: int = Field(default=3, ge=1)
-    """Draws of weights and image."""
 
     @model_validator(mode="after")
     def _check_room(self) -> ReceptiveField:
@@ -92,7 +88,7 @@ class ReceptiveField(lab.Claim):
         return self
 
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[FieldRow]:
-        seeds = range(seed, seed + self.num_seeds)
+        seeds = self.seeds(seed)
         cases: list[tuple[StackName, int, int]] = list(product(STACKS, self.depths, seeds))
         cases += [("stacked", self.deep, each) for each in seeds]
         return [self._measure(*case) for case in lab.tracked(progress, cases, "{}, {} layers, seed {}")]
@@ -119,8 +115,8 @@ class ReceptiveField(lab.Claim):
         for axes, stack in zip(maps, STACKS, strict=True):
             deepest = max(lab.column(rows, "depth", stack=stack))
             gradient = self._gradient(stack, deepest, seed)
-            shown = (gradient / gradient.max()).clamp_min(1e-4).numpy()
-            heat = axes.imshow(shown, norm=LogNorm(1e-4, 1), cmap="viridis", interpolation="nearest")
+            image = (gradient / gradient.max()).clamp_min(1e-4).numpy()
+            heat = axes.imshow(image, norm=LogNorm(1e-4, 1), cmap="viridis", interpolation="nearest")
             axes.set_axis_off()
             lab.label(axes, x="", y="", title=f"{stack}, {deepest} layers")
         beside.set_axis_off()
@@ -130,7 +126,15 @@ class ReceptiveField(lab.Claim):
             orientation="horizontal",
             label="gradient of a position, over the largest",
         )
-        _draw_curves(curves, lab.rows_of(rows, FieldRow, seed=seed))
+        of_seed = lab.rows_of(rows, FieldRow, seed=seed)
+        for colour, stack in zip(lab.COLOURS, STACKS, strict=True):
+            shown = lab.rows_of(of_seed, FieldRow, stack=stack)
+            # Wide below narrow: by theory the dilated ones see as many rows as the strided ones.
+            style = {"linewidth": 5, "markersize": 11} if stack == "strided" else {"markersize": 6}
+            lab.draw_curve(curves, shown, "depth", "measured", color=colour, marker="o", label=stack, **style)
+        curves.set_xticks(sorted(set(lab.column(of_seed, "depth"))))
+        curves.set_ylim(bottom=0)
+        lab.label(curves, x="layers", y="rows seen", legend=True)
         return figure
 
     def _measure(self, stack: StackName, depth: int, seed: int) -> FieldRow:
@@ -149,15 +153,13 @@ class ReceptiveField(lab.Claim):
 
     def _rows_seen(self, stack: StackName, depth: int) -> int:
         """Return the rows of the theoretical receptive field in a large enough image."""
-        if stack == "global":
-            return self.size
-        if stack == "windows":
-            return self.window
-        if stack == "shifted windows":
-            return self.window * depth
-        if stack == "stacked":
-            return 1 + (KERNEL_SIZE - 1) * depth
-        return 2 ** (depth + 1) - 1
+        rows = {
+            "stacked": 1 + (KERNEL_SIZE - 1) * depth,
+            "windows": self.window,
+            "shifted windows": self.window * depth,
+            "global": self.size,
+        }
+        return rows.get(stack, 2 ** (depth + 1) - 1)
 
     def _gradient(self, stack: StackName, depth: int, seed: int) -> Float[Tensor, "rows columns"]:
         """Return the gradient norm at each image position of the output that is centred there."""
@@ -174,59 +176,35 @@ class ReceptiveField(lab.Claim):
         return gradient[0].norm(dim=0)
 
     def _build(self, stack: StackName, depth: int) -> nn.Module:
-        if stack == "global":
-            return _Global([Attention(self.dim, 2) for _ in range(depth)])
-        if stack in ("windows", "shifted windows"):
-            return self._build_windows(depth, shifted=stack == "shifted windows")
-        layers: list[nn.Module] = []
-        for index in range(depth):
-            dilation = 2**index if stack == "dilated" else 1
-            width, stride = self.dim, 2 if stack == "strided" else 1
-            convolution = nn.Conv2d(width, width, KERNEL_SIZE, stride, padding=dilation, dilation=dilation)
-            layers += [convolution, nn.GELU()]
-        return nn.Sequential(*layers)
-
-    def _build_windows(self, depth: int, *, shifted: bool) -> nn.Module:
-        """Return windowed attention layers; with ``shifted``, every second one has shifted windows."""
         grid, size = (self.size, self.size), (self.window, self.window)
 
-        def attention(is_shifted: bool) -> WindowAttention:
-            windows = fit_windows(grid, size, shifted=is_shifted)
-            bias = GridRelativeBias(size, 2)
-            return WindowAttention(self.dim, 2, windows=windows, shifted=is_shifted, bias=bias)
-
-        def stage(blocks: list[WindowAttention]) -> WindowStage:
+        def windowed(*are_shifted: bool) -> nn.Module:
+            blocks = []
+            for is_shifted in are_shifted:
+                windows = fit_windows(grid, size, shifted=is_shifted)
+                bias = GridRelativeBias(size, 2)
+                blocks.append(WindowAttention(self.dim, 2, windows=windows, shifted=is_shifted, bias=bias))
             plain = fit_windows(grid, size, shifted=False)
             return WindowStage(downsample=nn.Identity(), blocks=blocks, windows=plain)
 
-        if shifted:
-            return stage([attention(index % 2 == 1) for index in range(depth)])
-        # Each layer is a stage of its own: within one, the tokens of every second layer are shifted.
-        return nn.Sequential(*(stage([attention(False)]) for _ in range(depth)))
+        if stack == "global":
+            return _Global([Attention(self.dim, 2) for _ in range(depth)])
+        if stack == "shifted windows":
+            return windowed(*(index % 2 == 1 for index in range(depth)))
+        if stack == "windows":
+            # Each layer is a stage of its own: within one, the tokens of every second layer are shifted.
+            return nn.Sequential(*(windowed(False) for _ in range(depth)))
+        layers: list[nn.Module] = []
+        for index in range(depth):
+            dilation, stride = 2**index if stack == "dilated" else 1, 2 if stack == "strided" else 1
+            convolution = nn.Conv2d(
+                self.dim, self.dim, KERNEL_SIZE, stride, padding=dilation, dilation=dilation
+            )
+            layers += [convolution, nn.GELU()]
+        return nn.Sequential(*layers)
 
 
 CLAIM = ReceptiveField()
-
-
-def _draw_curves(axes: lab.Axes, rows: Sequence[FieldRow]) -> None:
-    """Plot the rows that each stack sees by depth, for one seed."""
-    for colour, stack in zip(lab.COLOURS, STACKS, strict=True):
-        of_stack = lab.rows_of(rows, FieldRow, stack=stack)
-        lab.draw_curve(
-            axes,
-            of_stack,
-            "depth",
-            "measured",
-            color=colour,
-            marker="o",
-            label=stack,
-            # Wide below narrow: by theory the dilated ones see as many rows as the strided ones.
-            linewidth=5 if stack == "strided" else 1.5,
-            markersize=11 if stack == "strided" else 6,
-        )
-    axes.set_xticks(sorted(set(lab.column(rows, "depth"))))
-    axes.set_ylim(bottom=0)
-    lab.label(axes, x="layers", y="rows seen", legend=True)
 
 
 class _Global(nn.Module):

@@ -15,17 +15,16 @@ from vitrail.nn.attention import attention_weights
 STEADY = 2.0  # largest ratio of gradients that count as equal
 VANISHED = 10.0
 TOLERANCE = 0.1
+NAMES = {False: "q k", True: "q k / sqrt(d)"}
 
 
-class ScoreRow(lab.Row):
+class ScoreRow(lab.SeededRow):
     """Softmax over the scores of random queries and keys, whose components have variance one."""
 
     dim: int
     """Width of queries and keys."""
     scaled: bool
     """Whether the scores are multiplied by 1/sqrt(dim)."""
-    seed: int
-    """Of queries, keys and what is differentiated."""
     score_std: float
     """Standard deviation of the scores."""
     largest_weight: float
@@ -36,7 +35,7 @@ class ScoreRow(lab.Row):
     """Mean of the same; a few queries between two keys keep it up."""
 
 
-class ScoreScaling(lab.Claim):
+class ScoreScaling(lab.SeededClaim):
     """Differentiate attention weights of random queries and keys of growing width."""
 
     name = "score_scaling"
@@ -60,22 +59,25 @@ class ScoreScaling(lab.Claim):
     """Widths of queries and keys."""
     num_keys: int = Field(default=64, ge=2)
     num_queries: int = Field(default=512, ge=1)
-    num_seeds: int = Field(default=3, ge=1)
 
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[ScoreRow]:
-        cases = list(product(self.dims, range(seed, seed + self.num_seeds)))
+        cases = list(product(self.dims, self.seeds(seed)))
         rows = []
         for dim, each in lab.tracked(progress, cases, "width {}, seed {}"):
             rows += [self._measure(dim, each, scaled=scaled) for scaled in (False, True)]
         return rows
 
     def judge(self, rows: Sequence[ScoreRow]) -> lab.Judgement:
-        exponents = {scaled: _exponent(rows, scaled) for scaled in (False, True)}
-        changes = {scaled: _change(rows, scaled) for scaled in (False, True)}
+        dims = sorted({row.dim for row in rows})
+        exponents, changes = {}, {}
+        for scaled in NAMES:
+            of_kind = lab.rows_of(rows, ScoreRow, scaled=scaled)
+            exponents[scaled] = lab.fit_exponent(lab.column(of_kind, "dim"), lab.column(of_kind, "score_std"))
+            least, greatest = (lab.mean(of_kind, "median_gradient", dim=dims[end]) for end in (0, -1))
+            changes[scaled] = greatest / least
         scores_agree = abs(exponents[False] - 0.5) <= TOLERANCE and abs(exponents[True]) <= TOLERANCE
         is_steady = 1 / STEADY < changes[True] < STEADY
         gradients_agree = changes[False] < 1 / VANISHED and is_steady
-        dims = sorted({row.dim for row in rows})
         return lab.Judgement(
             verdict=lab.decide(
                 holds=scores_agree and gradients_agree, partly=scores_agree or gradients_agree
@@ -87,31 +89,16 @@ class ScoreScaling(lab.Claim):
 
     def draw(self, rows: Sequence[ScoreRow]) -> lab.Figure:
         figure, (scores, weights, gradients) = lab.new_panels(3)
-        for colour, scaled, name in zip(lab.COLOURS, (False, True), ("q k", "q k / sqrt(d)"), strict=False):
-            for axes, field, style, title in (
-                (scores, "score_std", "-", name),
-                (weights, "largest_weight", "-", name),
-                (gradients, "median_gradient", "-", f"{name}, median"),
-                (gradients, "mean_gradient", ":", f"{name}, mean"),
-            ):
-                of_kind = lab.rows_of(rows, ScoreRow, scaled=scaled)
-                lab.draw_curve(
-                    axes,
-                    of_kind,
-                    "dim",
-                    field,
-                    linestyle=style,
-                    color=colour,
-                    marker="o",
-                    markersize=4,
-                    label=title,
-                )
-                axes.set_xscale("log", base=2)
-        scores.set_yscale("log")
-        gradients.set_yscale("log")
-        lab.label(scores, x="width d", y="standard deviation", title="scores", legend=True)
-        lab.label(weights, x="width d", y="largest weight", title="weights", legend=True)
-        lab.label(gradients, x="width d", y="norm", title="gradient of the scores", legend=True)
+        for axes, field, style, name, y, title, log in (
+            (scores, "score_std", "-", "{}", "standard deviation", "scores", "xy"),
+            (weights, "largest_weight", "-", "{}", "largest weight", "weights", "x"),
+            (gradients, "median_gradient", "-", "{}, median", "norm", "gradient of the scores", "xy"),
+            (gradients, "mean_gradient", ":", "{}, mean", "norm", "gradient of the scores", "xy"),
+        ):
+            names = {scaled: name.format(text) for scaled, text in NAMES.items()}
+            look = {"linestyle": style, "marker": "o", "markersize": 4}
+            lab.draw_curves(axes, rows, "dim", field, by="scaled", names=names, **look)
+            lab.label(axes, x="width d", y=y, title=title, legend=True, log=log, base=2)
         return figure
 
     def _measure(self, dim: int, seed: int, *, scaled: bool) -> ScoreRow:
@@ -140,17 +127,3 @@ class ScoreScaling(lab.Claim):
 
 
 CLAIM = ScoreScaling()
-
-
-def _exponent(rows: Sequence[ScoreRow], scaled: bool) -> float:
-    of_kind = lab.rows_of(rows, ScoreRow, scaled=scaled)
-    return lab.fit_exponent(lab.column(of_kind, "dim"), lab.column(of_kind, "score_std"))
-
-
-def _change(rows: Sequence[ScoreRow], scaled: bool) -> float:
-    """Return the ratio of the median gradients at the greatest and the least width."""
-    dims = lab.column(rows, "dim")
-    least, greatest = (
-        lab.mean(rows, "median_gradient", scaled=scaled, dim=dim) for dim in (min(dims), max(dims))
-    )
-    return greatest / least

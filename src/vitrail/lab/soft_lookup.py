@@ -18,13 +18,11 @@ DEAD = 1e-3  # of the greatest gradient
 STEP = 1e-9  # of a query
 
 
-class LookupRow(lab.Row):
+class LookupRow(lab.SeededRow):
     """Look-up of random values by keys of norm one, with queries near one of the keys."""
 
     scale: float
     """Factor of the scores, which are the products of query and keys."""
-    seed: int
-    """Of keys, values and queries."""
     error: float
     """Median distance to the value of the best key, over the mean norm of a value."""
     gradient: float
@@ -33,7 +31,7 @@ class LookupRow(lab.Row):
     """Greatest change of the hard look-up by a step of 1e-9 of all components of the query."""
 
 
-class SoftLookup(lab.Claim):
+class SoftLookup(lab.SeededClaim):
     """Compare attention of growing scale with the value of the best key, and differentiate it."""
 
     name = "soft_lookup"
@@ -59,10 +57,9 @@ class SoftLookup(lab.Claim):
     num_queries: int = Field(default=512, ge=1)
     noise: float = Field(default=0.5, ge=0)
     """Norm of what is added to a key to make a query."""
-    num_seeds: int = Field(default=3, ge=1)
 
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[LookupRow]:
-        cases = list(product(self.scales, range(seed, seed + self.num_seeds)))
+        cases = list(product(self.scales, self.seeds(seed)))
         return [self._measure(*case) for case in lab.tracked(progress, cases, "scale {}, seed {}")]
 
     def judge(self, rows: Sequence[LookupRow]) -> lab.Judgement:
@@ -94,9 +91,7 @@ class SoftLookup(lab.Claim):
             (gradients, "gradient", "gradient for the query"),
         ):
             lab.draw_curve(axes, rows, "scale", field, color=lab.COLOURS[0], marker="o")
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
-            lab.label(axes, x="scale", y=f"median {field}", title=title)
+            lab.label(axes, x="scale", y=f"median {field}", title=title, log="xy", base=2)
         return figure
 
     def _measure(self, scale: float, seed: int) -> LookupRow:

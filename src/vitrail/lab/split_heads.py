@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Literal, Self, get_args
 
 import torch
-from jaxtyping import Float
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import nn
 
 from vitrail.lab import harness as lab
 from vitrail.lab.association import Association
-from vitrail.lab.token_functions import relative_error
+from vitrail.lab.token_functions import in_layers, relative_error
 from vitrail.nn.attention import Attention
 
 LayerName = Literal["whole", "narrow", "split", "mixed, split"]
@@ -20,21 +19,19 @@ LAYERS: tuple[LayerName, ...] = get_args(LayerName)
 HOLDS, PARTLY = 10.0, 2.0
 
 
-class HeadsRow(lab.Row):
+class HeadsRow(lab.SeededRow):
     """A layer of multi-head attention, trained to find the partner of the first token."""
 
     layer: LayerName
     """Heads that project the whole embedding; narrower ones, with no more parameters than split ones; heads
     that see a part of the embedding each; and these behind a learned linear layer."""
-    seed: int
-    """Of symbols, weights and sequences."""
     error: float
     """Mean squared error over the mean square of the targets."""
     parameters: int
     """Number of learned parameters."""
 
 
-class SplitHeads(lab.Claim):
+class SplitHeads(lab.SeededClaim):
     """Train layers whose heads see the whole embedding, or the part that bears their number."""
 
     name = "split_heads"
@@ -61,8 +58,6 @@ class SplitHeads(lab.Claim):
     num_steps: int = Field(default=1000, ge=1)
     num_tested: int = Field(default=1000, ge=1)
     """Sequences of the test."""
-    num_seeds: int = Field(default=3, ge=1)
-    """Draws of symbols, weights and sequences."""
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
@@ -74,15 +69,15 @@ class SplitHeads(lab.Claim):
         task = Association(
             num_symbols=self.num_symbols, length=self.length, longer=self.length, num_steps=self.num_steps
         )
-        cases = [(layer, seed + i) for i in range(self.num_seeds) for layer in LAYERS]
+        cases = [(layer, each) for each in self.seeds(seed) for layer in LAYERS]
         rows = []
         for layer, each in lab.tracked(progress, cases, "{} heads, seed {}"):
             draw = task.write_down(torch.Generator().manual_seed(each)).draw
             with lab.seeded(each):
-                model = Heads(layer, self.num_symbols + 1, self.num_heads)
+                model, num_held = build_heads(layer, self.num_symbols + 1, self.num_heads)
             task.train(model, draw)
             error = relative_error(model, draw(self.num_tested, self.length))
-            learned = lab.num_parameters(model) - model.num_held
+            learned = lab.num_parameters(model) - num_held
             rows.append(HeadsRow(layer=layer, seed=each, error=error, parameters=learned))
         return rows
 
@@ -103,29 +98,20 @@ class SplitHeads(lab.Claim):
         counts = [lab.column(rows, "parameters", layer=layer)[0] for layer in LAYERS]
         ticks = [f"{layer}\n{count:,}" for layer, count in zip(LAYERS, counts, strict=True)]
         axes.set_xticks(range(len(LAYERS)), ticks)
-        axes.set_yscale("log")
-        title = "finding the partner of the first token"
-        lab.label(axes, x="heads, and learned parameters", y="mean squared error / mean square", title=title)
+        title, y = "finding the partner of the first token", "mean squared error / mean square"
+        lab.label(axes, x="heads, and learned parameters", y=y, title=title, log="y")
         return figure
 
 
-class Heads(nn.Module):
-    """Multi-head attention with random weights, of one of the kinds."""
-
-    def __init__(self, name: LayerName, dim: int, num_heads: int) -> None:
-        super().__init__()
-        share = dim // num_heads
-        # Narrow heads have 4 dim heads width weights, split ones dim (3 share + dim).
-        width = max(1, (3 * share + dim) // (4 * num_heads)) if name == "narrow" else share
-        attention = Attention(dim, num_heads, qkv_bias=False, head_dim=width, value_dim=width)
-        self.num_held = keep_parts(attention) if "split" in name else 0
-        before = [nn.Linear(dim, dim)] if name == "mixed, split" else []
-        self.layers = nn.ModuleList([*before, attention])  # named as in a model, for the optimiser
-
-    def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
-        for layer in self.layers:
-            x = layer(x)
-        return x
+def build_heads(name: LayerName, dim: int, num_heads: int) -> tuple[nn.Sequential, int]:
+    """Return multi-head attention with random weights, and how many weights are held at zero."""
+    share = dim // num_heads
+    # Narrow heads have 4 dim heads width weights, split ones dim (3 share + dim).
+    width = max(1, (3 * share + dim) // (4 * num_heads)) if name == "narrow" else share
+    attention = Attention(dim, num_heads, qkv_bias=False, head_dim=width, value_dim=width)
+    num_held = keep_parts(attention) if "split" in name else 0
+    before = [nn.Linear(dim, dim)] if name == "mixed, split" else []
+    return in_layers(*before, attention), num_held
 
 
 def keep_parts(attention: Attention) -> int:

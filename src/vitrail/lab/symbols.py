@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 
+from vitrail.engines.cpu import accelerate
+from vitrail.lab import harness as lab
 from vitrail.models.contract import TranslationModel
 from vitrail.models.decoding import greedy
 from vitrail.models.recurrent import RecurrentConfig, RecurrentTranslator
+from vitrail.models.transformer import Transformer, TransformerConfig
 from vitrail.nn.recurrent import CellName
 
 PAD, BEGIN, END = 0, 1, 2  # the defaults of translation models
@@ -87,6 +91,22 @@ def build_recurrent(
     return config.build()
 
 
+def build_transformer(num_symbols: int, width: int, depth: int, **settings: Any) -> Transformer:
+    """Return a Transformer with as many blocks in the encoder as in the decoder."""
+    config = TransformerConfig(
+        source_vocabulary_size=num_symbols + NUM_SPECIAL,
+        target_vocabulary_size=num_symbols + NUM_SPECIAL,
+        width=width,
+        hidden_dim=4 * width,
+        num_heads=4,
+        encoder_depth=depth,
+        decoder_depth=depth,
+        dropout=0.0,
+        **settings,
+    )
+    return accelerate(config.build())
+
+
 def mean_loss(model: nn.Module, batch: SymbolBatch) -> Float[Tensor, ""]:
     """Return the mean cross-entropy per target token, in nats."""
     logits = model(batch.source, batch.source_lengths, batch.decoder_input)
@@ -142,3 +162,33 @@ def copied_share(model: nn.Module, batch: SymbolBatch) -> float:
         for token, symbol in zip(hypothesis.tokens, symbols, strict=False)  # one that ended early is shorter
     )
     return right / (len(batch.source) * length)
+
+
+class RecurrentCopying(lab.SeededClaim):
+    """A claim about recurrent encoder-decoders that learn to copy."""
+
+    cell: CellName = "gru"
+    """Of encoder and decoder; Cho et al. and Bahdanau et al. use gated units."""
+    embedding_dim: int = Field(default=32, ge=1)
+    hidden_dim: int = Field(default=64, ge=2, multiple_of=2)
+    """Of the states, and of the single vector."""
+    num_symbols: int = Field(default=16, ge=2)
+    """Size of the alphabet."""
+    num_steps: int = Field(default=1500, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    learning_rate: float = Field(default=3e-3, gt=0)
+    """Of Adam, constant."""
+
+    def build(self, context: Context) -> RecurrentTranslator:
+        return build_recurrent(context, self.num_symbols, self.embedding_dim, self.hidden_dim, cell=self.cell)
+
+    def train(self, model: nn.Module, draw_length: Callable[[], int], generator: torch.Generator) -> None:
+        """Train a model to copy; each batch has one length."""
+        learn(
+            accelerate(model),
+            lambda: draw_symbols(self.batch_size, draw_length(), self.num_symbols, generator),
+            num_steps=self.num_steps,
+            learning_rate=self.learning_rate,
+            max_norm=1.0,  # Bahdanau et al. 2015, section B.2
+        )
+        model.eval()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -17,8 +18,6 @@ from torch import Tensor, nn
 
 from vitrail.lab import harness as lab
 from vitrail.nn.attention import Attention
-from vitrail.train.optimise import Optimisers
-from vitrail.train.schedule import rate_at
 from vitrail.train.settings import OptimSettings
 
 LayerName = Literal["attention", "convolution", "stacked convolutions"]
@@ -32,7 +31,7 @@ def build_layer(name: LayerName, dim: int, length: int) -> nn.Module:
     Args:
         length: symbols of the sequences; stacked convolutions also see the stop behind them.
     """
-    attention = _Attention(dim)
+    attention = in_layers(Attention(dim, 1, qkv_bias=False))
     if name == "attention":
         return attention
     num_layers = math.ceil(math.log2(length + 1))  # so that the first token sees the stop
@@ -46,16 +45,9 @@ def build_layer(name: LayerName, dim: int, length: int) -> nn.Module:
     return model
 
 
-class _Attention(nn.Module):
-    """An attention layer, in a list so that its matrices are named as in a model's block."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([Attention(dim, 1, qkv_bias=False)])
-
-    def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
-        out: Tensor = self.layers[0](x)
-        return out
+def in_layers(*layers: nn.Module) -> nn.Sequential:
+    """Chain layers, named as in a model, which the optimiser goes by."""
+    return nn.Sequential(OrderedDict(layers=nn.Sequential(*layers)))
 
 
 class _Convolutions(nn.Module):
@@ -90,24 +82,20 @@ CRITERION = (
 )
 
 
-class BuiltRow(lab.Row):
+class BuiltRow(lab.SeededRow):
     """An attention layer with constructed, not learned, weights."""
 
     alpha: float
     """Factor of the scores."""
-    seed: int
-    """Of symbols and sequences."""
     greatest_error: float
     """Largest error over sequences and components; a symbol has norm one."""
 
 
-class LearnedRow(lab.Row):
+class LearnedRow(lab.SeededRow):
     """A layer trained with Muon and Adam on sequences of growing length."""
 
     layer: LayerName
     """One-head attention; one convolution from v1 on, ReLU and a linear layer; or a stack of dilated ones."""
-    seed: int
-    """Of symbols, weights and sequences."""
     length: int
     """Tokens of a sequence."""
     was_trained: bool
@@ -180,16 +168,15 @@ def greatest_error(layer: nn.Module, sequences: Sequences) -> float:
 
 
 class Construction(NamedTuple):
-    """A function of sequences, and the attention layer constructed to compute it."""
+    """A function of sequences, and the weights of attention that compute it, as for ``attend_by_hand``."""
 
     symbols: Float[Tensor, "symbols_and_stop dim"]
     scores: Float[Tensor, "dim dim"]
     values: Float[Tensor, "dim dim"]
-    """Both as ``attend_by_hand`` takes them."""
     draw: Draw
 
 
-class TokenFunction(lab.Claim):
+class TokenFunction(lab.SeededClaim):
     """A claim about one function; a subclass defines it and constructs its layer."""
 
     criterion = CRITERION
@@ -210,8 +197,6 @@ class TokenFunction(lab.Claim):
     """Score factors of the constructed layers, rising."""
     num_symbols: int = Field(default=24, ge=3)
     """Size of the alphabet."""
-    num_seeds: int = Field(default=3, ge=1)
-    """Draws of symbols, function, weights and sequences."""
 
     @property
     @abstractmethod
@@ -229,7 +214,7 @@ class TokenFunction(lab.Claim):
 
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[FunctionRow]:
         rows: list[FunctionRow] = []
-        for (each,) in lab.tracked(progress, [(seed + i,) for i in range(self.num_seeds)], "seed {}"):
+        for (each,) in lab.tracked(progress, [(each,) for each in self.seeds(seed)], "seed {}"):
             symbols, scores, values, draw = self.write_down(torch.Generator().manual_seed(each))
             tested = draw(self.num_tested, self.length)
             for alpha in self.alphas:
@@ -262,15 +247,14 @@ class TokenFunction(lab.Claim):
             betas=(0.9, 0.98),
             weight_decay=0.0,
         )
-        optimisers = Optimisers(model, settings)
-        for step in range(self.num_steps):
-            done = step / self.num_steps
-            optimisers.set_rate(rate_at(done, warmup_fraction=0.0, final_rate=0.0))
+
+        def loss(done: float) -> Tensor:
             length = self.shortest + int(done * (self.length - self.shortest + 1))
             tokens, target = draw(self.batch_size, length)
             errors = model(tokens.float())[:, 0] - target.float()
-            errors.square().sum(dim=-1).mean().backward()
-            optimisers.step()
+            return errors.square().sum(dim=-1).mean()
+
+        lab.minimise(model, loss, settings, num_steps=self.num_steps)
 
     def judge(self, rows: Sequence[FunctionRow]) -> lab.Judgement:
         built, learned = lab.rows_of(rows, BuiltRow), lab.rows_of(rows, LearnedRow)
@@ -293,18 +277,17 @@ class TokenFunction(lab.Claim):
         figure, (by_hand, learned) = lab.new_panels(2)
         built, trained = lab.rows_of(rows, BuiltRow), lab.rows_of(rows, LearnedRow)
         for seed in sorted(set(lab.column(built, "seed"))):
-            of_seed = lab.rows_of(built, BuiltRow, seed=seed)
-            lab.draw_curve(by_hand, of_seed, "alpha", "greatest_error", color=lab.COLOURS[0], marker="o")
-        by_hand.set_yscale("log")
-        lab.label(by_hand, x="alpha", y="greatest error", title="attention, built by hand")
+            of_seed, style = lab.rows_of(built, BuiltRow, seed=seed), {"color": lab.COLOURS[0], "marker": "o"}
+            lab.draw_curve(by_hand, of_seed, "alpha", "greatest_error", **style)
+        lab.label(by_hand, x="alpha", y="greatest error", title="attention, built by hand", log="y")
         names = {row.layer: f"{row.layer}, {row.parameters:,} parameters" for row in trained}
         lengths = lab.draw_dots(learned, trained, ("length",), "error", by="layer", names=names)
         learned.axhline(self.blind_error, color="grey", linestyle="--", label="best of v1 alone")
         kinds = {row.length: ", trained" if row.was_trained else "" for row in trained}
         learned.set_xticks(range(len(lengths)), [f"{each} tokens{kinds[each]}" for each in lengths])
-        learned.set_yscale("log")
         title = "learned by gradient descent"
-        lab.label(learned, x="", y="mean squared error / mean square", title=title, legend=True)
+        y = "mean squared error / mean square"
+        lab.label(learned, x="", y=y, title=title, legend=True, log="y")
         return figure
 
 
