@@ -43,7 +43,7 @@ def compare(
     """Train token mixers or models with the same budget each, and test which differences are significant.
 
     Args:
-        data: Any data that `vitrail train` takes: images, images with boxes or captions, sentence pairs.
+        data: Any data that `vitrail train` takes: images, images with boxes or captions, texts.
         mixers: Comma-separated token mixers, or all, the default.
         models: Comma-separated models, instead of mixers.
         budget: Time limit of each training, such as 90s or 3m.

@@ -63,7 +63,7 @@ def export(
         raise ConfigError(
             f"{run} is a model for {task.name}, which cannot be exported as {export_format}",
             expected=f"a model for {' or '.join(able)}",
-            remedy=f"Choose {formats}" if formats else "Name another run",
+            remedy=f"Choose {formats}" if formats else f"Use the run itself: {task.usage}, or vitrail serve",
         )
     folder = default_output(run, export_format, precision) if output is None else Path(output)
     check_export_folder(folder)

@@ -157,6 +157,16 @@ def test_lines_are_labelled_from_the_command_line(reader, tagger, tmp_path, caps
     assert main(["label", run, "x.txt", "--text", "a"]) == 2
 
 
+def test_what_runs_a_model_of_texts_is_named_where_it_cannot_be_exported(reader, tmp_path, capsys):
+    run = str(reader[0].folder)
+    assert main(["export", run, "--format", "onnx", "-o", str(tmp_path / "out")]) == 2
+    assert "vitrail label, in Python vitrail.Labeller, or vitrail serve" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert main(["bench", run]) == 2
+    assert "reads no images" in " ".join(capsys.readouterr().err.split())
+
+
 def test_models_without_attention_are_explained_by_hiding_words(tagger, tmp_path, capsys):
     run = tagger[0].folder
     page, picture = tmp_path / "page.html", tmp_path / "words.png"
