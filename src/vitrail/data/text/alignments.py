@@ -34,11 +34,7 @@ class GoldAlignment(NamedTuple):
     """All links, sure ones included."""
 
     def check(self, num_source: int, num_target: int, name: str) -> None:
-        """Refuse links outside of a pair of sentences.
-
-        Raises:
-            DataError: a word is not there.
-        """
+        """Refuse links outside of a pair of sentences; ``DataError`` if a word is not there."""
         for source, target in sorted(self.possible):
             if source >= num_source or target >= num_target:
                 raise DataError(

@@ -21,11 +21,7 @@ PUBLISHED = re.compile(r"^dataset_(flickr8k|flickr30k|coco)\.json$")
 
 
 def read(path: Path) -> RawCaptions:
-    """Read the file.
-
-    Raises:
-        DataError: it is damaged, or none of its images is there.
-    """
+    """Read the file; ``DataError`` if it is damaged, or none of its images is there."""
     file = _file_of(path)
     assert file is not None, "only what is recognised is read"
     root = path if path.is_dir() else file.parent
