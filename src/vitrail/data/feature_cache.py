@@ -108,8 +108,8 @@ class FeatureCache:
         return torch.from_numpy(np.array(self._features[index]))
 
     def __getstate__(self) -> dict[str, object]:
-        """Pickle for worker processes without the file's content; each maps it for itself."""
-        return {**self.__dict__, "_features": None}
+        """Pickle for worker processes, which only read, without the encoder and the file's content."""
+        return {**self.__dict__, "_features": None, "_encode": None}
 
     @property
     def _image_bytes(self) -> int:

@@ -143,16 +143,20 @@ def test_a_transformer_with_subwords_starts_from_an_image_model(
     assert explained.answer.words == ("a", "red", "square", "(end)")
     assert len(explained.layers) == 2
     explained.save(tmp_path / "page.html")
-    tuned = train(
-        squares, weights=done.folder, changes={**tiny, "train.steps": 1}, output=tmp_path, name="tuned"
-    )
+    rewarded = {**tiny, "train.steps": 1, "task.cider_reward": 1.0, "task.bleu_reward": 2.0}
+    tuned = train(squares, weights=done.folder, changes=rewarded, output=tmp_path, name="tuned")
     assert isinstance(tuned, TrainedRun)
     assert load_model(tuned.folder / "model").files == loaded.files
+    logged = json.loads((tuned.folder / "metrics.jsonl").read_text().splitlines()[0])
+    assert logged["unit"] == "captions"
+    assert logged["parts"].keys() == {"length", "reward"}
 
 
 def test_what_does_not_fit_is_refused(squares: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"vit_nano does not learn from .* captions.*caption_transformer"):
         train(squares, model="vit_nano", changes={"train.steps": 1}, output=tmp_path)
+    with pytest.raises(ConfigError, match=r"untrained captioner.*--weights"):
+        RUN.train(squares, tmp_path, changes={"task.bleu_reward": 1.0})
     with pytest.raises(ConfigError, match="has no setting 'encoder_depth'"):
         RUN.train(squares, tmp_path, changes={"model.encoder_depth": 3})
 

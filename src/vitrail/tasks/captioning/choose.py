@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from vitrail.core.duration import format_duration
+from vitrail.core.errors import ConfigError
 from vitrail.data.settings import AugmentSettings
 from vitrail.engines.loading import Start
 from vitrail.tasks.captioning.dataset import CaptionDataset
@@ -49,9 +50,16 @@ def choose(
         asked: the user's other settings.
 
     Raises:
-        ConfigError: there is no model of that name, or the weights are another model's.
+        ConfigError: there is no model of that name, the weights are another model's, or rewards are to train
+            random weights.
     """
     start = start or Start()
+    if start.whole is None and (asked.task.cider_reward or asked.task.bleu_reward):
+        raise ConfigError(
+            "self-critical training was asked for from an untrained captioner",
+            expected="a captioner to start from: almost no word that an untrained one draws is rewarded",
+            remedy="Name a trained one with --weights, or leave task.cider_reward and task.bleu_reward at 0",
+        )
     is_cpu = machine.device.type == "cpu"
     name, reason = _choose_model(dataset, request.name, start)
     image_size, size_reason = _choose_size(start, is_cpu=is_cpu)

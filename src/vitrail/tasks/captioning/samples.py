@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -124,35 +125,25 @@ def keep_features(
         digest_of_weights(encoder),
         *([] if precision == "float32" else [precision]),
     )
+
+    @cache
+    def encoder_on(device: torch.device) -> Any:
+        is_there = next(encoder.parameters()).device == device
+        return encoder if is_there else copy.deepcopy(encoder).to(device)
+
+    @torch.inference_mode()
+    def encode(pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch patches dim"]:
+        device = inspect_machine().device  # the fastest one, where the model may not be yet
+        with autocast(precision, device):
+            features: Tensor = encoder_on(device)(preprocessing.images.normalise(pixels).to(device)).features
+            return features.float()
+
     return FeatureCache(
         ImageSource(split.unlabelled, preprocessing.images),
-        _Encode(encoder, preprocessing, precision),
+        encode,
         path=cache_folder() / "features" / f"{name}.f16",
         shape=(num_patches, encoder.dim),
     )
-
-
-class _Encode:
-    """Encode pixels on the fastest device, with a temporary copy of the encoder."""
-
-    def __init__(self, encoder: Any, preprocessing: CaptionPreprocessing, precision: Precision) -> None:
-        self._encoder, self._preprocessing, self._precision = encoder, preprocessing, precision
-        self._copy: Any = None
-
-    @torch.inference_mode()
-    def __call__(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch patches dim"]:
-        device = inspect_machine().device
-        if next(self._encoder.parameters()).device == device:
-            encoder = self._encoder
-        else:
-            self._copy = encoder = self._copy or copy.deepcopy(self._encoder).to(device)
-        images = self._preprocessing.images.normalise(pixels).to(device)
-        with autocast(self._precision, device):
-            return encoder(images).features.float()
-
-    def __getstate__(self) -> dict[str, object]:
-        """Drop the model: worker processes only read features."""
-        return {**self.__dict__, "_encoder": None, "_copy": None}
 
 
 def digest_of_weights(encoder: Any) -> bytes:
