@@ -20,6 +20,7 @@ from vitrail.models.contract import ImageModelConfig, check_images
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, Dropout, NormPlace, drop_path_rates
 from vitrail.nn.convolution import ChannelLayerNorm
+from vitrail.nn.feature_maps import flatten_map, tokens_to_map
 from vitrail.nn.heads import DistilledHead, FlattenPool, MeanPool, MLPHead, PrefixPool
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.mixers import MixerShape, build_mixer
@@ -30,7 +31,7 @@ from vitrail.nn.rotary import GridRotary
 from vitrail.nn.scores import ScoreName
 from vitrail.nn.sinusoidal import SinusoidalGridPositions
 from vitrail.nn.stems import NUM_GROUPS, ConvStem, PatchMLP, ResNetStem, resnet_stride
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, map_to_tokens, tokens_to_map
+from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens
 
 if TYPE_CHECKING:
     from vitrail.models.vit import ViTConfig
@@ -240,9 +241,7 @@ class VariedViT(nn.Module):
     def embed(self, images: Images) -> tuple[Tokens, Grid]:
         """Return the first block's input, and the grid of its patches."""
         check_images(images, self.config)
-        x = self.stem(images)  # b d rows columns
-        grid = (x.shape[-2], x.shape[-1])
-        x = map_to_tokens(x)
+        x, grid = flatten_map(self.stem(images))  # b patches d
         # Under autocast the stem decides the type of the residual stream: float32 positions would widen it.
         positions = None if self.positions is None else self.positions(grid).to(x.dtype)
         if self.prefix is not None:

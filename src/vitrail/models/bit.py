@@ -14,9 +14,10 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
-from vitrail.nn.blocks import DropPath, drop_path_rates
+from vitrail.nn.blocks import DropPath, drop_path_stages
 from vitrail.nn.convolution import StandardisedConvolution
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, run_stages
+from vitrail.nn.feature_maps import map_to_tokens, run_stages
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens
 
 NUM_GROUPS = 32  # Kolesnikov et al. 2020, published code; also Wu and He 2018, section 4.1
 
@@ -168,7 +169,7 @@ VARIANTS: dict[str, ModelConfig] = {
 
 
 def _build_stage(config: BiTConfig, stage: int) -> nn.Sequential:
-    first, rates = sum(config.depths[:stage]), drop_path_rates(config.drop_path, sum(config.depths))
+    rates = drop_path_stages(config.drop_path, config.depths)[stage]
     before_first = config.width if stage == 0 else config.channels[stage - 1]
     widths = (before_first, *[config.channels[stage]] * config.depths[stage])
     return nn.Sequential(
@@ -178,7 +179,7 @@ def _build_stage(config: BiTConfig, stage: int) -> nn.Sequential:
                 after,
                 stride=2 if stage > 0 and index == 0 else 1,
                 projects=index == 0,
-                drop_path=rates[first + index],
+                drop_path=rates[index],
             )
             for index, (before, after) in enumerate(pairwise(widths))
         )

@@ -28,12 +28,13 @@ from vitrail.models.contract import (
 from vitrail.nn.activations import ACTIVATIONS, ActivationName
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block
+from vitrail.nn.feature_maps import coarser_grid, flatten_map, tokens_to_map
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.positions import LearnedGridPositions
 from vitrail.nn.sequence_positions import LearnedPositions
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, map_to_tokens, tokens_to_map
+from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens
 
 MLP_RATIO = 4  # all published models
 NORM_EPS = 1e-5  # published code
@@ -58,10 +59,6 @@ class CLIPImageConfig(ImageModelConfig):
     activation: ActivationName = "quick_gelu"
     """Activation of each MLP."""
 
-    @property
-    def min_size(self) -> int:
-        return self.patch_size
-
     def build(self) -> ImageTower:
         return ImageTower(self)
 
@@ -77,7 +74,7 @@ class ImageTower(nn.Module):
     def __init__(self, config: CLIPImageConfig) -> None:
         super().__init__()
         self.config, width = config, config.width
-        grid = (-(-config.image_size[0] // config.patch_size), -(-config.image_size[1] // config.patch_size))
+        grid = coarser_grid(config.image_size, config.patch_size)
         self.prefix = nn.Parameter(torch.zeros(1, width))
         self.stem = PatchEmbed(config.num_channels, width, patch_size=config.patch_size, bias=False)
         self.positions = LearnedGridPositions(grid, width, num_prefix=1)
@@ -103,11 +100,10 @@ class ImageTower(nn.Module):
 
     def _tokens_and_grid(self, images: Tensor) -> tuple[Tensor, Grid]:
         check_images(images, self.config)
-        x = self.stem(images)  # b d rows columns
-        grid = (x.shape[-2], x.shape[-1])
+        x, grid = flatten_map(self.stem(images))  # b patches d
         # Under autocast the stem decides the type of the residual stream: float32 positions would widen it.
         positions, token = self.positions(grid).to(x.dtype), self.prefix.to(x.dtype)
-        token, x = token + positions[:1], map_to_tokens(x) + positions[1:]
+        token, x = token + positions[:1], x + positions[1:]
         x = self.input_norm(torch.cat((token.expand(x.shape[0], -1, -1), x), dim=1))  # b 1+patches d
         for block in self.blocks:
             x = block(x, grid=grid)

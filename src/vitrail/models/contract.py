@@ -76,7 +76,7 @@ class ImageModelConfig(ModelConfig):
     @property
     def min_size(self) -> int:
         """Minimum height and width of an image in pixels: one patch of the first layer, if it has patches."""
-        return 1
+        return int(getattr(self, "patch_size", 1))
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor]:
         return (_example_images(batch_size, self.num_channels, size or self.image_size),)

@@ -33,9 +33,9 @@ from vitrail.nn.detr_attention import (
     axes_inside,
     sine_positions_inside,
 )
+from vitrail.nn.feature_maps import map_to_tokens, tokens_to_map
 from vitrail.nn.feature_pyramid import keep_inside, positions_inside
 from vitrail.nn.linear import Linear
-from vitrail.nn.tokens import map_to_tokens, tokens_to_map
 
 
 class DETRConfig(DetectionModelConfig):

@@ -22,7 +22,8 @@ from torch import nn
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.convolution import NormedConvolution, NormFactory, Padding
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, run_stages
+from vitrail.nn.feature_maps import map_to_tokens, run_stages
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens
 
 CHANNEL_MULTIPLE = 8  # Tan and Le 2019, published code
 STEM_CHANNELS, HEAD_CHANNELS = 32, 1280  # Tan and Le 2019, table 1

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from vitrail.core.errors import ConfigError
 from vitrail.models.contract import CaptionModelConfig, ImageModelConfig
 from vitrail.models.weights.transfer import copy_encoder
-from vitrail.nn.tokens import Grid, Images, map_to_tokens
+from vitrail.nn.feature_maps import map_to_tokens
+from vitrail.nn.tokens import Grid, Images
 
 
 class ImageFeatures(NamedTuple):

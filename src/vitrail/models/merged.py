@@ -14,8 +14,9 @@ from vitrail.models.ablations import VariedViT
 from vitrail.models.vit import ViT
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import Block
+from vitrail.nn.feature_maps import tokens_to_map
 from vitrail.nn.token_merging import Merged, TokenMergingBlock, begin_merging, restore_tokens
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, tokens_to_map
+from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens
 
 SCHEDULES = ("constant", "decreasing")
 

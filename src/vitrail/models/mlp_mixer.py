@@ -6,6 +6,7 @@ the token-mixing weights are resampled to its grid.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import ClassVar
 
@@ -14,10 +15,11 @@ from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.blocks import MLP, Block, drop_path_rates
+from vitrail.nn.feature_maps import coarser_grid, flatten_map, map_to_tokens, tokens_to_map
 from vitrail.nn.mixers.contract import MixerShape
 from vitrail.nn.mixers.token_mlp import TokenMLP
 from vitrail.nn.patches import PatchEmbed
-from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens, map_to_tokens, tokens_to_map
+from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens
 
 
 class MLPMixerConfig(ImageModelConfig):
@@ -45,10 +47,6 @@ class MLPMixerConfig(ImageModelConfig):
     """Dropout probability in the MLP over channels and at the end of each branch."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     """Stochastic-depth rate of the last block, linear from 0."""
-
-    @property
-    def min_size(self) -> int:
-        return self.patch_size
 
     def build(self) -> MLPMixer:
         return MLPMixer(self)
@@ -79,9 +77,7 @@ class MLPMixer(nn.Module):
 
     def features(self, images: Images) -> list[FeatureMap]:
         check_images(images, self.config)
-        x = self.stem(images)  # b d rows columns
-        grid = (x.shape[-2], x.shape[-1])
-        x = map_to_tokens(x)
+        x, grid = flatten_map(self.stem(images))  # b patches d
         for block in self.blocks:
             x = block(x, grid=grid)
         return [tokens_to_map(self.norm(x), grid)]
@@ -104,8 +100,8 @@ VARIANTS: dict[str, ModelConfig] = {  # Tolstikhin et al. 2021, table 1
 
 
 def _build_block(config: MLPMixerConfig, drop_path: float) -> nn.Module:
-    rows, columns = (-(-length // config.patch_size) for length in config.image_size)
-    shape = MixerShape(config.width, 1, rows * columns, (rows, columns))
+    grid = coarser_grid(config.image_size, config.patch_size)
+    shape = MixerShape(config.width, 1, math.prod(grid), grid)
     return Block(
         config.width,
         mixer=TokenMLP(shape, config.token_hidden_dim),

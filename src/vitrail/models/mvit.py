@@ -15,12 +15,14 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
-from vitrail.models.mvitv2 import STAGE_FACTOR, OverlappingPatches
-from vitrail.nn.blocks import MLP, DropPath, drop_path_rates
+from vitrail.nn.blocks import MLP, DropPath, drop_path_stages
+from vitrail.nn.feature_maps import coarser_grid, flatten_map, map_to_tokens, tokens_to_map
 from vitrail.nn.linear import Linear, draw_linear_layers
 from vitrail.nn.pooling_attention import NORM_EPS, PrefixPoolingAttention, pool_skip
 from vitrail.nn.positions import LearnedGridPositions
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, map_to_tokens, tokens_to_map
+from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens
+
+STAGE_FACTOR = 2  # Fan et al. 2021, table 2: a stage halves rows and columns, and doubles width and heads
 
 Placed = tuple[Tokens, Grid]
 """Tokens, the class token first, and the grid of the others."""
@@ -61,15 +63,11 @@ class MViTConfig(ImageModelConfig):
         return self
 
     @property
-    def min_size(self) -> int:
-        return self.patch_size
-
-    @property
     def grid(self) -> Grid:
         """Rows and columns of the first stage's tokens at ``image_size``."""
-        return -(-self.image_size[0] // self.patch_size), -(-self.image_size[1] // self.patch_size)
+        return coarser_grid(self.image_size, self.patch_size)
 
-    def build(self) -> MViT:
+    def build(self) -> nn.Module:
         return MViT(self)
 
 
@@ -89,8 +87,7 @@ class MViT(nn.Module):
         self.positions = LearnedGridPositions(
             config.grid, config.width, num_prefix=1, interpolation="bilinear", antialias=False
         )
-        rates = drop_path_rates(config.drop_path, sum(config.depths))
-        self.stages = nn.ModuleList(_build_stage(config, stage, rates) for stage in range(len(config.depths)))
+        self.stages = nn.ModuleList(_build_stage(config, stage) for stage in range(len(config.depths)))
         width = config.width * STAGE_FACTOR ** (len(config.depths) - 1)
         self.norm = nn.LayerNorm(width, eps=NORM_EPS)
         self.head = nn.Linear(width, config.num_classes)
@@ -108,15 +105,34 @@ class MViT(nn.Module):
 
     def _run_stages(self, images: Images) -> list[Placed]:
         check_images(images, self.config)
-        x = self.stem(images)  # b d rows columns
-        grid = (x.shape[-2], x.shape[-1])
-        x = torch.cat((self.prefix.to(x.dtype).expand(x.shape[0], -1, -1), map_to_tokens(x)), dim=1)
+        x, grid = flatten_map(self.stem(images))  # b patches d
+        x = torch.cat((self.prefix.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1)
         placed: Placed = (x + self.positions(grid).to(x.dtype), grid)
         outputs = []
         for stage in self.stages:
             placed = stage(placed)
             outputs.append(placed)
         return outputs
+
+
+class OverlappingPatches(nn.Module):
+    """Project overlapping patches with one convolution.
+
+    Args:
+        patch_size: stride; patches are ``2 * patch_size - 1`` wide.
+
+    Paper: Fan et al. 2021, section 3.2, table 2 ("data layer").
+    """
+
+    def __init__(self, in_channels: int, dim: int, *, patch_size: int) -> None:
+        super().__init__()
+        self.projection = nn.Conv2d(
+            in_channels, dim, 2 * patch_size - 1, stride=patch_size, padding=patch_size - 1
+        )
+
+    def forward(self, images: Images) -> FeatureMap:
+        """Return one position per patch, rounded up; the image is zero-padded."""
+        return self.projection(images.contiguous(memory_format=torch.channels_last))
 
 
 class MViTBlock(nn.Module):
@@ -174,8 +190,8 @@ VARIANTS: dict[str, ModelConfig] = {
 }
 
 
-def _build_stage(config: MViTConfig, stage: int, rates: list[float]) -> nn.Sequential:
-    width, depth, first = config.width * STAGE_FACTOR**stage, config.depths[stage], sum(config.depths[:stage])
+def _build_stage(config: MViTConfig, stage: int) -> nn.Sequential:
+    width, depth = config.width * STAGE_FACTOR**stage, config.depths[stage]
     is_last = stage == len(config.depths) - 1
     return nn.Sequential(
         *(
@@ -186,8 +202,8 @@ def _build_stage(config: MViTConfig, stage: int, rates: list[float]) -> nn.Seque
                 hidden_dim=int(width * config.mlp_ratio),
                 stride=STAGE_FACTOR if stage and index == 0 else 1,
                 key_stride=max(config.key_stride // STAGE_FACTOR**stage, 1),
-                drop_path=rates[first + index],
+                drop_path=rate,
             )
-            for index in range(depth)
+            for index, rate in enumerate(drop_path_stages(config.drop_path, config.depths)[stage])
         )
     )

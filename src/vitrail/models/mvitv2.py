@@ -8,64 +8,35 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import islice
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple
 
-import torch
-from pydantic import Field, model_validator
 from torch import nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
+from vitrail.models.contract import ModelConfig, check_images
+from vitrail.models.mvit import STAGE_FACTOR, MViTConfig, OverlappingPatches
 from vitrail.nn.blocks import MLP
 from vitrail.nn.convolution import ChannelLayerNorm
+from vitrail.nn.feature_maps import coarser_grid, map_to_tokens, run_stages
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.pooling_attention import NORM_EPS, DecomposedRelativePositions, PoolingAttention, PoolingBlock
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, map_to_tokens, run_stages
-
-STAGE_FACTOR = 2  # Li et al. 2022, table 1: a stage halves rows and columns, and doubles width and heads
+from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens
 
 
-class MViTv2Config(ImageModelConfig):
-    """Settings of an MViTv2; each stage after the first is half as fine and twice as wide."""
+class MViTv2Config(MViTConfig):
+    """Settings of an MViTv2: those of the first MViT and one more."""
 
     family: ClassVar[str] = "mvitv2"
     paper: ClassVar[str] = "Li et al. 2022"
     position_policy: ClassVar[str] = (
         "decomposed relative positions in every layer, interpolated linearly to another size"
     )
-    size_policy: ClassVar[str] = "convolutions complete the image and the grids of tokens with zeros"
 
-    patch_size: int = Field(default=4, ge=1)
-    """Stride of the first stage in pixels; patches overlap and are ``2 * patch_size - 1`` wide."""
     depths: tuple[int, ...] = (2, 3, 16, 3)
     """Number of blocks of each stage."""
-    width: int = Field(default=96, ge=1)
-    """Width of a token in the first stage."""
-    num_heads: int = Field(default=1, ge=1)
-    """Attention heads in the first stage; divides ``width``."""
-    mlp_ratio: float = Field(default=4.0, gt=0)
-    """Hidden width of an MLP relative to its tokens."""
-    key_stride: int = Field(default=4, ge=1)
-    """Stride of the keys in the first stage; halved, down to 1, in each further stage."""
     expansion: Literal["attention", "mlp"] = "attention"
     """What doubles the width: attention in a stage's first block, or the MLP of the last block before it."""
-    drop_path: float = Field(default=0.0, ge=0, lt=1)
-    """Stochastic-depth rate of the last block, linear from 0."""
 
-    @model_validator(mode="after")
-    def _check_together(self) -> Self:
-        if self.width % self.num_heads:
-            raise ValueError(f"num_heads {self.num_heads} does not divide width {self.width}")
-        if not self.depths or min(self.depths) < 1:
-            raise ValueError(f"depths {self.depths} need at least one stage, and one block in each")
-        if min(self.image_size) < self.patch_size:
-            raise ValueError(f"image_size {self.image_size} holds no patch of {self.patch_size} pixels")
-        return self
-
-    @property
-    def min_size(self) -> int:
-        return self.patch_size
-
-    def build(self) -> MViTv2:
+    def build(self) -> nn.Module:
         return MViTv2(self)
 
 
@@ -132,11 +103,7 @@ class BlockShape(NamedTuple):
 
 def block_shapes(config: MViTv2Config) -> list[BlockShape]:
     """Return the settings of every block, in order."""
-    grid = (
-        _coarser(config.image_size[0], config.patch_size),
-        _coarser(config.image_size[1], config.patch_size),
-    )
-    dim, key_stride = config.width, config.key_stride
+    grid, dim, key_stride = config.grid, config.width, config.key_stride
     shapes = []
     for stage, depth in enumerate(config.depths):
         width = config.width * STAGE_FACTOR**stage
@@ -151,40 +118,14 @@ def block_shapes(config: MViTv2Config) -> list[BlockShape]:
                     dim, width, out_dim, config.num_heads * STAGE_FACTOR**stage, stride, key_stride, grid
                 )
             )
-            dim, grid = out_dim, (_coarser(grid[0], stride), _coarser(grid[1], stride))
+            dim, grid = out_dim, coarser_grid(grid, stride)
     return shapes
-
-
-class OverlappingPatches(nn.Module):
-    """Project overlapping patches with one convolution.
-
-    Args:
-        patch_size: stride; patches are ``2 * patch_size - 1`` wide.
-
-    Paper: Fan et al. 2021, section 3.2, table 2 ("data layer").
-    """
-
-    def __init__(self, in_channels: int, dim: int, *, patch_size: int) -> None:
-        super().__init__()
-        self.projection = nn.Conv2d(
-            in_channels, dim, 2 * patch_size - 1, stride=patch_size, padding=patch_size - 1
-        )
-
-    def forward(self, images: Images) -> FeatureMap:
-        """Return one position per patch, rounded up; the image is zero-padded."""
-        return self.projection(images.contiguous(memory_format=torch.channels_last))
-
-
-def _coarser(length: int, stride: int) -> int:
-    return -(-length // stride)
 
 
 def _build_block(config: MViTv2Config, shape: BlockShape, drop_path: float) -> PoolingBlock:
     # The queries' grid and the keys' share one table of relative positions, counted on the finer one.
-    finer = min(shape.stride, shape.key_stride)
-    positions = DecomposedRelativePositions(
-        (_coarser(shape.grid[0], finer), _coarser(shape.grid[1], finer)), shape.hidden_dim // shape.num_heads
-    )
+    finer = coarser_grid(shape.grid, min(shape.stride, shape.key_stride))
+    positions = DecomposedRelativePositions(finer, shape.hidden_dim // shape.num_heads)
     attention = PoolingAttention(
         shape.dim,
         shape.hidden_dim,

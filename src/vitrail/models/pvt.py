@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
 from vitrail.nn.attention import Attention
-from vitrail.nn.blocks import MLP, Block, drop_path_rates
+from vitrail.nn.blocks import MLP, Block, drop_path_stages
+from vitrail.nn.feature_maps import coarser_grid, flatten_map, tokens_to_map
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.positions import LearnedGridPositions
 from vitrail.nn.reduction import ReducedAttention, StridedReduction
-from vitrail.nn.tokens import FeatureMap, Grid, Images, InputMap, Logits, Tokens, map_to_tokens, tokens_to_map
+from vitrail.nn.tokens import FeatureMap, Grid, Images, InputMap, Logits, Tokens
 
 
 class PVTConfig(ImageModelConfig):
@@ -64,28 +65,19 @@ class PVTConfig(ImageModelConfig):
             raise ValueError(f"the last of the reductions is 1, not {self.reductions[-1]}")
         return self
 
-    @property
-    def min_size(self) -> int:
-        return self.patch_size
-
     def drop_paths(self, stage: int) -> list[float]:
         """Return the stochastic-depth rate of each block of a stage."""
-        before = sum(self.depths[:stage])
-        return drop_path_rates(self.drop_path, sum(self.depths))[before : before + self.depths[stage]]
+        return drop_path_stages(self.drop_path, self.depths)[stage]
 
-    def build(self) -> PVT:
+    def build(self) -> nn.Module:
         return PVT(self)
 
 
-def _variant(depths: tuple[int, ...], drop_path: float) -> PVTConfig:
-    return PVTConfig(depths=depths, drop_path=drop_path)
-
-
 VARIANTS: dict[str, ModelConfig] = {  # Wang et al. 2021, table 1; drop paths of the published code
-    "pvt_t": _variant((2, 2, 2, 2), 0.1),
-    "pvt_s": _variant((3, 4, 6, 3), 0.1),
-    "pvt_m": _variant((3, 4, 18, 3), 0.3),
-    "pvt_l": _variant((3, 8, 27, 3), 0.3),
+    "pvt_t": PVTConfig(depths=(2, 2, 2, 2), drop_path=0.1),
+    "pvt_s": PVTConfig(depths=(3, 4, 6, 3), drop_path=0.1),
+    "pvt_m": PVTConfig(depths=(3, 4, 18, 3), drop_path=0.3),
+    "pvt_l": PVTConfig(depths=(3, 8, 27, 3), drop_path=0.3),
 }
 
 
@@ -101,7 +93,7 @@ class PVT(nn.Module):
         self.stages, grid = nn.ModuleList(), config.image_size
         for index in range(len(config.widths)):
             ratio = 2 if index else config.patch_size
-            grid = (-(-grid[0] // ratio), -(-grid[1] // ratio))
+            grid = coarser_grid(grid, ratio)
             self.stages.append(PVTStage(config, index, ratio=ratio, grid=grid))
         self.norm = _norm(config.widths[-1])
         self.head = nn.Linear(config.widths[-1], config.num_classes)
@@ -155,9 +147,7 @@ class PVTStage(nn.Module):
 
     def forward(self, x: InputMap) -> tuple[Tokens, Grid]:
         """Return the stage's tokens, and the rows and columns of its grid."""
-        x = self.patches(x)  # b d rows columns
-        grid = (x.shape[-2], x.shape[-1])
-        x = map_to_tokens(x)
+        x, grid = flatten_map(self.patches(x))  # b patches d
         if self.prefix is not None:
             x = torch.cat((self.prefix.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1)  # b 1+patches d
         # Under autocast the patches decide the type of the residual stream: float32 would widen it.

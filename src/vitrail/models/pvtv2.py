@@ -20,20 +20,10 @@ from vitrail.models.pvt import PVTConfig
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.convolution import ChannelLayerNorm, widen_to_stride
+from vitrail.nn.feature_maps import flatten_map, map_to_tokens, run_stages, tokens_to_map
 from vitrail.nn.linear import Linear
 from vitrail.nn.reduction import PooledReduction, ReducedAttention, StridedReduction
-from vitrail.nn.tokens import (
-    FeatureMap,
-    Grid,
-    Images,
-    InputMap,
-    Logits,
-    Mask,
-    Tokens,
-    map_to_tokens,
-    run_stages,
-    tokens_to_map,
-)
+from vitrail.nn.tokens import FeatureMap, Grid, Images, InputMap, Logits, Mask, Tokens
 
 
 class PVTv2Config(PVTConfig):
@@ -53,7 +43,7 @@ class PVTv2Config(PVTConfig):
     """Rows and columns that the keys of every stage are pooled to, in place of ``reductions``; 7 in the
     paper's linear variant."""
 
-    def build(self) -> PVTv2:  # type: ignore[override]
+    def build(self) -> nn.Module:
         return PVTv2(self)
 
 
@@ -94,29 +84,23 @@ class PVTv2Stage(nn.Module):
         self.norm = _norm(dim)
 
     def forward(self, x: InputMap) -> FeatureMap:
-        x = self.downsample(x)
-        grid = (x.shape[-2], x.shape[-1])
-        x = map_to_tokens(x)
+        x, grid = flatten_map(self.downsample(x))  # b patches d
         for block in self.blocks:
             x = block(x, grid=grid)
         return tokens_to_map(self.norm(x), grid)
 
 
-def _variant(depths: tuple[int, ...], drop_path: float) -> PVTv2Config:
-    return PVTv2Config(depths=depths, drop_path=drop_path)
-
-
-_B0_WIDTHS = (32, 64, 160, 256)
-_B2 = _variant((3, 4, 6, 3), 0.1)
+_B1 = PVTv2Config(depths=(2, 2, 2, 2), drop_path=0.1)
+_B2 = PVTv2Config(depths=(3, 4, 6, 3), drop_path=0.1)
 
 VARIANTS: dict[str, ModelConfig] = {  # Wang et al. 2022, table 1; drop paths of the published code
-    "pvtv2_b0": _variant((2, 2, 2, 2), 0.1).with_changes({"widths": _B0_WIDTHS}),
-    "pvtv2_b1": _variant((2, 2, 2, 2), 0.1),
+    "pvtv2_b0": _B1.with_changes({"widths": (32, 64, 160, 256)}),
+    "pvtv2_b1": _B1,
     "pvtv2_b2": _B2,
     "pvtv2_b2_li": _B2.with_changes({"pooled_keys": 7}),  # section 3.2
-    "pvtv2_b3": _variant((3, 4, 18, 3), 0.3),
-    "pvtv2_b4": _variant((3, 8, 27, 3), 0.3),
-    "pvtv2_b5": _variant((3, 6, 40, 3), 0.3).with_changes({"mlp_ratios": (4.0, 4.0, 4.0, 4.0)}),
+    "pvtv2_b3": PVTv2Config(depths=(3, 4, 18, 3), drop_path=0.3),
+    "pvtv2_b4": PVTv2Config(depths=(3, 8, 27, 3), drop_path=0.3),
+    "pvtv2_b5": PVTv2Config(depths=(3, 6, 40, 3), drop_path=0.3, mlp_ratios=(4.0, 4.0, 4.0, 4.0)),
 }
 
 

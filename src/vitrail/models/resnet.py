@@ -16,9 +16,10 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
-from vitrail.nn.blocks import DropPath, drop_path_rates
+from vitrail.nn.blocks import DropPath, drop_path_stages
 from vitrail.nn.convolution import FrozenBatchNorm, NormedConvolution, NormFactory
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, run_stages
+from vitrail.nn.feature_maps import map_to_tokens, run_stages
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens
 
 EXPANSION = 4  # He et al. 2016, table 1: a bottleneck's last convolution is four times as wide
 
@@ -234,7 +235,7 @@ VARIANTS: dict[str, ModelConfig] = {
 
 def _build_stage(config: ResNetConfig, stage: int) -> nn.Sequential:
     make_branch = make_bottleneck_branch if config.block == "bottleneck" else make_basic_branch
-    first, rates = sum(config.depths[:stage]), drop_path_rates(config.drop_path, sum(config.depths))
+    rates = drop_path_stages(config.drop_path, config.depths)[stage]
     is_dilated = config.dilated and stage == len(config.depths) - 1
     before_first = config.width if stage == 0 else config.channels[stage - 1]
     widths = (before_first, *[config.channels[stage]] * config.depths[stage])
@@ -246,7 +247,7 @@ def _build_stage(config: ResNetConfig, stage: int) -> nn.Sequential:
         block = ResidualBlock(
             branch=make_branch(before, after, stride=stride, dilation=dilation, norm=_norm(config)),
             shortcut=make_shortcut(before, after, stride=stride, norm=_norm(config)),
-            drop_path=rates[first + index],
+            drop_path=rates[index],
             overwrites=index > 0,  # a stage's input may be read by others
         )
         if config.zero_branches:

@@ -13,20 +13,12 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
-from vitrail.nn.blocks import MLP, Block, drop_path_rates
+from vitrail.nn.blocks import MLP, Block, drop_path_stages
 from vitrail.nn.convolution import ChannelLayerNorm
+from vitrail.nn.feature_maps import flatten_map, map_to_tokens, run_stages, tokens_to_map
 from vitrail.nn.mixers.lstm import GridLSTM
 from vitrail.nn.patches import PatchEmbed
-from vitrail.nn.tokens import (
-    FeatureMap,
-    Images,
-    InputMap,
-    Logits,
-    Tokens,
-    map_to_tokens,
-    run_stages,
-    tokens_to_map,
-)
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens
 
 
 class Sequencer2DConfig(ImageModelConfig):
@@ -110,15 +102,11 @@ class SequencerStage(nn.Module):
         self.downsample = (
             PatchEmbed(before, dim, patch_size=config.patch_sizes[stage]) if stage else nn.Identity()
         )
-        first, rates = sum(config.depths[:stage]), drop_path_rates(config.drop_path, sum(config.depths))
-        self.blocks = nn.ModuleList(
-            _build_block(config, stage, rate) for rate in rates[first : first + config.depths[stage]]
-        )
+        rates = drop_path_stages(config.drop_path, config.depths)[stage]
+        self.blocks = nn.ModuleList(_build_block(config, stage, rate) for rate in rates)
 
     def forward(self, x: InputMap) -> FeatureMap:
-        x = self.downsample(x)
-        grid = (x.shape[-2], x.shape[-1])
-        x = map_to_tokens(x)
+        x, grid = flatten_map(self.downsample(x))  # b patches d
         for block in self.blocks:
             x = block(x, grid=grid)
         return tokens_to_map(x, grid)

@@ -16,12 +16,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
-from vitrail.nn.blocks import MLP, Block, drop_path_rates
+from vitrail.nn.blocks import MLP, Block, drop_path_stages
 from vitrail.nn.convolution import ChannelLayerNorm
+from vitrail.nn.feature_maps import coarser_grid, map_to_tokens, run_stages
 from vitrail.nn.linear import Linear, draw_linear_layers
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.relative import GridRelativeBias
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, run_stages
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens
 from vitrail.nn.windows import WindowAttention, Windows, WindowStage, fit_windows
 
 EPSILON = 1e-5  # every norm, published code
@@ -68,10 +69,6 @@ class SwinConfig(ImageModelConfig):
             if self.width * 2**stage % heads:
                 raise ValueError(f"num_heads {heads} does not divide width {self.width * 2**stage}")
         return self
-
-    @property
-    def min_size(self) -> int:
-        return self.patch_size
 
     @property
     def channels(self) -> tuple[int, ...]:
@@ -193,22 +190,15 @@ def build_stages(
         block: from the settings and a block's shape to the block.
         merging: from the widths before and after to a layer that halves the resolution.
     """
-    grid = (-(-config.image_size[0] // config.patch_size), -(-config.image_size[1] // config.patch_size))
-    rates = iter(drop_path_rates(config.drop_path, sum(config.depths)))
-    stages = nn.ModuleList()
-    for stage, (depth, dim, num_heads) in enumerate(
-        zip(config.depths, config.channels, config.num_heads, strict=True)
-    ):
-        if stage:
-            grid = (-(-grid[0] // 2), -(-grid[1] // 2))
+    grid = coarser_grid(config.image_size, config.patch_size)
+    rates, stages = drop_path_stages(config.drop_path, config.depths), nn.ModuleList()
+    for stage, (dim, num_heads) in enumerate(zip(config.channels, config.num_heads, strict=True)):
+        grid = coarser_grid(grid, 2) if stage else grid
         window = (config.window_size, config.window_size)
         plain, shifted = (fit_windows(grid, window, shifted=each) for each in (False, True))
         blocks = [
-            block(
-                config,
-                BlockShape(stage, dim, num_heads, shifted if i % 2 else plain, i % 2 == 1, next(rates)),
-            )
-            for i in range(depth)
+            block(config, BlockShape(stage, dim, num_heads, shifted if i % 2 else plain, i % 2 == 1, rate))
+            for i, rate in enumerate(rates[stage])
         ]
         downsample = merging(dim // 2, dim) if stage else nn.Identity()
         stages.append(WindowStage(downsample=downsample, blocks=blocks, windows=plain))

@@ -15,9 +15,10 @@ from vitrail.models.contract import ModelConfig, check_images
 from vitrail.models.swin import EPSILON, BlockShape, SwinConfig, build_stages, build_stem, merge_squares
 from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.convolution import ChannelLayerNorm
+from vitrail.nn.feature_maps import map_to_tokens, run_stages
 from vitrail.nn.linear import Linear, draw_linear_layers
 from vitrail.nn.relative import ContinuousRelativeBias
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens, map_to_tokens, run_stages
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens
 from vitrail.nn.windows import CosineWindowAttention
 
 

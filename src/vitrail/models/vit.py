@@ -18,11 +18,12 @@ from vitrail.models.ablations import SMALL_IMAGES, VariedViT, ViTVariations, che
 from vitrail.models.contract import ModelConfig, check_images
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, Dropout, drop_path_rates
+from vitrail.nn.feature_maps import coarser_grid, flatten_map, tokens_to_map
 from vitrail.nn.heads import DistilledHead
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.positions import LearnedGridPositions
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens, map_to_tokens, tokens_to_map
+from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens
 
 
 class ViTConfig(ViTVariations):
@@ -61,10 +62,6 @@ class ViTConfig(ViTVariations):
     """Stochastic-depth rate of the last block, linear from 0."""
 
     @property
-    def min_size(self) -> int:
-        return self.patch_size
-
-    @property
     def num_prefix(self) -> int:
         """Tokens before the patches."""
         return int(self.class_token) + int(self.distilled)
@@ -72,7 +69,7 @@ class ViTConfig(ViTVariations):
     @property
     def grid(self) -> Grid:
         """Rows and columns of patches at ``image_size``."""
-        return -(-self.image_size[0] // self.patch_size), -(-self.image_size[1] // self.patch_size)
+        return coarser_grid(self.image_size, self.patch_size)
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -123,11 +120,10 @@ class ViT(nn.Module):
     def embed(self, images: Images) -> tuple[Tokens, Grid]:
         """Return patches with their positions after the prefix tokens (equation 1), and the patches' grid."""
         check_images(images, self.config)
-        x = self.stem(images)  # b d rows columns
-        grid = (x.shape[-2], x.shape[-1])
+        x, grid = flatten_map(self.stem(images))  # b patches d
         # Under autocast the stem decides the type of the residual stream: float32 positions would widen it.
         positions, prefix = self.positions(grid).to(x.dtype), self.prefix.to(x.dtype)
-        prefix, x = prefix + positions[: self.num_prefix], map_to_tokens(x) + positions[self.num_prefix :]
+        prefix, x = prefix + positions[: self.num_prefix], x + positions[self.num_prefix :]
         x = torch.cat((prefix.expand(x.shape[0], -1, -1), x), dim=1)  # b prefix+patches d
         return self.dropout(x), grid
 

@@ -5,7 +5,8 @@ The mixer is passed in; any module with ``forward(x, *, may_attend=None, grid=No
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -102,6 +103,12 @@ class DropPath(Dropout):
 def drop_path_rates(last: float, depth: int) -> list[float]:
     """Return the stochastic-depth rate of each block, linear from 0 (Huang et al. 2016, section 3)."""
     return [last * index / max(depth - 1, 1) for index in range(depth)]
+
+
+def drop_path_stages(last: float, depths: Sequence[int]) -> list[list[float]]:
+    """Return ``drop_path_rates`` of the blocks of each stage."""
+    rates = iter(drop_path_rates(last, sum(depths)))
+    return [list(islice(rates, depth)) for depth in depths]
 
 
 class Block(nn.Module):

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.blocks import MLP, DropPath, drop_path_rates
+from vitrail.nn.blocks import MLP, DropPath, drop_path_stages
 from vitrail.nn.convolution import Activation, ChannelLayerNorm, make_kernel, widen_to_stride
 from vitrail.nn.detr_attention import DetrAttention, DetrEncoderBlock
 from vitrail.nn.patches import pad_to_multiple
@@ -135,13 +135,13 @@ class ResidualStages(nn.Module):
         super().__init__()
         self.stem = LayerNormedStem(3, channels[0])
         self.stages = nn.ModuleList()
-        rates = iter(drop_path_rates(drop_path, sum(depths)))
         before = channels[0]
-        for stage, (depth, after) in enumerate(zip(depths, channels, strict=True)):
+        rates = drop_path_stages(drop_path, depths)
+        for stage, (of_stage, after) in enumerate(zip(rates, channels, strict=True)):
             blocks = []
-            for index in range(depth):
+            for index, rate in enumerate(of_stage):
                 stride = 2 if stage and not index else 1
-                blocks.append(LayerNormedBlock(before, after, stride=stride, drop_path=next(rates)))
+                blocks.append(LayerNormedBlock(before, after, stride=stride, drop_path=rate))
                 before = after
             self.stages.append(nn.ModuleList(blocks))
 

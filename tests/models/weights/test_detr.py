@@ -16,7 +16,7 @@ from vitrail.models.weights import published
 from vitrail.models.weights.conversion import convert, convert_to, export
 from vitrail.models.weights.published import load_published
 from vitrail.nn.detr_attention import sine_positions_inside
-from vitrail.nn.tokens import map_to_tokens
+from vitrail.nn.feature_maps import map_to_tokens
 
 TOLERANCE = 1e-9  # in float64
 
