@@ -70,7 +70,8 @@ def models(
     else:
         pixels = None if size is None else parse_size(size)
         card = describe(name, size=pixels, changes=_read_changes(set_))
-        show_json(card.model_dump(mode="json")) if json else show_card(card, set_)
+        known = {field: value for field, value in card.model_dump(mode="json").items() if value is not None}
+        show_json(known) if json else show_card(card, set_)
     return 0
 
 
@@ -212,47 +213,33 @@ def _native_size(config: ModelConfig) -> str:
 
 def _card_inputs(card: Card) -> tuple[str, str]:
     """Return what a model is for, and the input that the card's costs refer to."""
-    from vitrail.models.describe import (
-        CaptionCard,
-        DetectionCard,
-        ImageCard,
-        ImageTextCard,
-        LabellingCard,
-        TranslationCard,
-    )
-
-    if isinstance(card, ImageCard | DetectionCard | ImageTextCard | CaptionCard):
-        native, size = ("x".join(map(str, pixels)) for pixels in (card.native_size, card.image_size))
-        text = f" and one text of {card.num_tokens} subwords" if isinstance(card, ImageTextCard) else ""
-        if isinstance(card, CaptionCard):
-            text = f" with a caption of {card.num_tokens} tokens"
-        return native, f"One image of {size}{text}"
-    if isinstance(card, LabellingCard):
+    if card.vocabulary_sizes is not None:
+        assert isinstance(card.num_tokens, tuple)
+        sizes = " and ".join(f"{size:,}" for size in card.vocabulary_sizes)
+        read, written = card.num_tokens
+        return f"{sizes} subwords", f"A sentence of {read} subwords with its translation of {written}"
+    if card.native_size is None or card.image_size is None:
         return f"{card.vocabulary_size:,} subwords", f"A text of {card.num_tokens} subwords"
-    assert isinstance(card, TranslationCard), f"a {type(card).__name__}"
-    sizes = " and ".join(f"{size:,}" for size in card.vocabulary_sizes)
-    read, written = card.num_tokens
-    return f"{sizes} subwords", f"A sentence of {read} subwords with its translation of {written}"
+    native, size = ("x".join(map(str, pixels)) for pixels in (card.native_size, card.image_size))
+    text = f" and one text of {card.num_tokens} subwords" if card.embedding_dim else ""
+    if card.encoder:
+        text = f" with a caption of {card.num_tokens} tokens"
+    return native, f"One image of {size}{text}"
 
 
 def _card_notes(card: Card) -> Iterator[tuple[str, str]]:
-    from vitrail.models.describe import CaptionCard, DetectionCard, ImageCard, ImageTextCard
-
     yield "positions", card.position_policy
-    if isinstance(card, DetectionCard):
+    if card.num_queries:
         yield "answer", f"{card.num_queries} boxes of {card.num_classes} classes"
-        yield "any size", card.size_policy
-    if isinstance(card, ImageTextCard):
+    elif card.embedding_dim:
         yield "answer", f"embeddings of {card.embedding_dim} values for images and texts alike"
-        yield "any size", card.size_policy
-    if isinstance(card, CaptionCard):
-        yield (
-            "answer",
-            f"captions of {card.vocabulary_size:,} tokens, read from the feature map of {card.encoder}",
-        )
-        yield "any size", card.size_policy
-    if isinstance(card, ImageCard):
+    elif card.encoder:
+        tokens = f"{card.vocabulary_size:,} tokens"
+        yield "answer", f"captions of {tokens}, read from the feature map of {card.encoder}"
+    if card.min_size:
         yield "any size", f"at least {card.min_size}x{card.min_size} pixels; {card.size_policy}"
+    elif card.size_policy:
+        yield "any size", card.size_policy
     for source, names in card.weights.items():
         yield source, ", ".join(names)
     if not card.weights:

@@ -12,23 +12,15 @@ from torch import nn
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.models import MODELS, configure
+from vitrail.models import cost as costs
 from vitrail.models.contract import (
-    CaptionModelConfig,
     DetectionModelConfig,
     ImageModelConfig,
     ImageTextModelConfig,
     LabellingModelConfig,
-    ModelConfig,
     TranslationModelConfig,
 )
-from vitrail.models.cost import (
-    AttentionCard,
-    ForwardCost,
-    PartCost,
-    count_forward,
-    count_parameters,
-    feature_shapes,
-)
+from vitrail.models.cost import AttentionCard, ForwardCost, PartCost
 from vitrail.models.weights.conversion import SOURCES
 from vitrail.models.weights.marian import REPOSITORIES, VARIANT
 from vitrail.nn.tokens import Grid
@@ -52,7 +44,7 @@ class PartCard(Config):
 
 
 class Card(Config):
-    """What describes any model; costs are per input."""
+    """What describes a model; costs are per image, text or pair of them, under teacher forcing."""
 
     name: str
     """Name of the model."""
@@ -79,87 +71,28 @@ class Card(Config):
     """How positions are encoded, and how they adapt to another input size."""
     weights: dict[str, tuple[str, ...]]
     """Published architectures whose weights the model takes, by source."""
-
-
-class PixelCard(Card):
-    """Card of a model that takes images."""
-
-    image_size: tuple[int, int]
-    """Height and width in pixels that the figures are for."""
-    native_size: tuple[int, int]
+    image_size: tuple[int, int] | None = None
+    """Height and width in pixels that the figures are for; null without images, as the next three."""
+    native_size: tuple[int, int] | None = None
     """Native height and width in pixels."""
-    size_policy: str
+    size_policy: str | None = None
     """What happens to an image that does not divide evenly."""
-
-
-class ImageCard(PixelCard):
-    """Card of an image model."""
-
-    min_size: int
-    """Minimum height and width in pixels."""
-    num_classes: int
-    """Number of logits."""
-
-
-class DetectionCard(PixelCard):
-    """Card of a detection model."""
-
-    num_classes: int
-    """Number of classes, without no object."""
-    num_queries: int
-    """Number of boxes for each image."""
-
-
-class TranslationCard(Card):
-    """Card of a translation model; costs are of one sentence pair under teacher forcing."""
-
-    num_tokens: tuple[int, int]
-    """Subwords of source and target that the figures are for."""
-    vocabulary_sizes: tuple[int, int]
-    """Subwords of the source and the target language."""
-
-
-class LabellingCard(Card):
-    """Card of a model that labels texts; costs are of one text."""
-
-    num_tokens: int
-    """Subwords of the text that the figures are for."""
-    vocabulary_size: int
-    """Number of subwords."""
-    num_classes: int
-    """Number of labels."""
-
-
-class CaptionCard(PixelCard):
-    """Card of a captioning model; costs are of one image and one caption under teacher forcing."""
-
-    num_tokens: int
-    """Caption tokens that the figures are for."""
-    vocabulary_size: int
-    """Number of tokens."""
-    encoder: str
-    """Name of the image model that encodes images."""
-
-
-class ImageTextCard(PixelCard):
-    """Card of an image-text model; costs are of one image and one text."""
-
-    num_tokens: int
-    """Maximum subwords of a text, which the figures are for."""
-    vocabulary_size: int
-    """Number of subwords."""
-    embedding_dim: int
-    """Width of the joint embedding space."""
-
-
-CARDS: tuple[tuple[type[ModelConfig], type[Card]], ...] = (
-    (ImageModelConfig, ImageCard),
-    (DetectionModelConfig, DetectionCard),
-    (TranslationModelConfig, TranslationCard),
-    (LabellingModelConfig, LabellingCard),
-    (CaptionModelConfig, CaptionCard),
-    (ImageTextModelConfig, ImageTextCard),
-)
+    min_size: int | None = None
+    """Minimum height and width in pixels, of models of images alone."""
+    num_tokens: int | tuple[int, int] | None = None
+    """Subwords of the text that the figures are for, of a translation source and target; null without."""
+    vocabulary_size: int | None = None
+    """Number of subwords; null without texts, and of a translation."""
+    vocabulary_sizes: tuple[int, int] | None = None
+    """Subwords of the source and the target language of a translation."""
+    num_classes: int | None = None
+    """Number of classes, of a detector without no object."""
+    num_queries: int | None = None
+    """Number of boxes for each image, of detectors."""
+    encoder: str | None = None
+    """Name of the image model that encodes images, of captioners."""
+    embedding_dim: int | None = None
+    """Width of the joint embedding space of images and texts."""
 
 
 def describe(
@@ -174,10 +107,6 @@ def describe(
         size: height and width of an image in pixels, by default the native ones; for texts, subwords, of a
             translation read and written, by default 32. One number stands for both.
         changes: settings that differ from the named model's; published weights are for none but its own.
-
-    Returns:
-        An ``ImageCard``, ``DetectionCard``, ``ImageTextCard``, ``CaptionCard``, ``TranslationCard`` or
-        ``LabellingCard``.
 
     Raises:
         ConfigError: unknown model or setting, a value that does not fit, or a size below one patch or beyond
@@ -201,16 +130,15 @@ def describe(
         inputs = inputs[:1]  # sizes would be compared with the images, to find padding
     modules = _list_modules(model)
     try:
-        cost = count_forward(model, inputs, modules)
+        cost = costs.count_forward(model, inputs, modules)
     except DataError as error:  # fewer pixels than one patch, or more tokens than learned positions
         is_text = isinstance(config, TranslationModelConfig | LabellingModelConfig)
         change = "smaller" if is_text else "larger"
         raise ConfigError(error.given, expected=error.expected, remedy=f"Give a {change} size") from None
-    shapes = feature_shapes(model, inputs[0]) if isinstance(config, ImageModelConfig) else []
+    shapes = costs.feature_shapes(model, inputs[0]) if isinstance(config, ImageModelConfig) else []
+    lengths = [each.shape[-1] for each in inputs if each.ndim > 1 and not each.is_floating_point()]
     known: dict[str, Any] = {
         "name": name,
-        "family": config.family,
-        "paper": config.paper,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "macs": sum(part.macs for part in cost.parts.values()),
         "activations": sum(part.activations for part in cost.parts.values()),
@@ -219,29 +147,21 @@ def describe(
         "parts": tuple(_describe_parts(model, modules, cost, shapes)),
         "attention": tuple(cost.attention),
         "weights": {} if changes else published_weights(name),
-        "position_policy": config.position_policy,
-        "size_policy": config.size_policy,
+        "image_size": tuple(inputs[0].shape[2:]) if inputs[0].ndim == 4 else None,
+        "native_size": getattr(config, "image_size", None),
+        "size_policy": config.size_policy or None,
+        "embedding_dim": config.embedding_dim if isinstance(config, ImageTextModelConfig) else None,
+        "num_tokens": tuple(lengths) if len(lengths) == 2 else next(iter(lengths), None),
     }
     if isinstance(config, TranslationModelConfig):
-        known["num_tokens"] = inputs[0].shape[1], inputs[2].shape[1]
         known["vocabulary_sizes"] = config.source_vocabulary_size, config.target_vocabulary_size
-    elif isinstance(config, LabellingModelConfig):
-        known["num_tokens"] = inputs[0].shape[1]
-    else:
-        assert isinstance(
-            config, ImageModelConfig | DetectionModelConfig | CaptionModelConfig | ImageTextModelConfig
-        )
-        known["image_size"] = tuple(inputs[0].shape[2:])
-        known["native_size"] = config.image_size
-        known["num_tokens"] = inputs[1].shape[-1] if len(inputs) > 1 else None
-    card = next(card for kind, card in CARDS if isinstance(config, kind))
-    return card(**{field: known.get(field, getattr(config, field, None)) for field in card.model_fields})
+    return Card(**{field: known.get(field, getattr(config, field, None)) for field in Card.model_fields})
 
 
 def count_models() -> Iterator[tuple[str, int]]:
     """Yield the name and number of parameters of each model, family by family."""
     for name in sorted(MODELS, key=lambda name: (MODELS[name].family, name)):
-        yield name, count_parameters(MODELS[name].build)
+        yield name, costs.count_parameters(MODELS[name].build)
 
 
 def list_cards() -> Iterator[dict[str, object]]:
