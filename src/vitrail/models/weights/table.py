@@ -131,16 +131,30 @@ def layer(ours: str, theirs: str, *, bias: bool = True) -> Iterator[Entry]:
         yield same(f"{ours}.{name}", f"{theirs}.{name}")
 
 
-def layers(ours: str, theirs: str, names: Mapping[str, str]) -> Iterator[Entry]:
-    """Map the layers of a block: ``names`` are theirs by ours."""
-    for name, their_name in names.items():
-        yield from layer(f"{ours}.{name}", f"{theirs}.{their_name}")
+def layers(ours: str, theirs: str, names: Mapping[str, str | Sequence[str]]) -> Iterator[Entry]:
+    """Map the layers of a part: ``names`` are theirs by ours; several of theirs are joined to one of ours.
+
+    Args:
+        ours, theirs: the part's name on either side; empty for the whole model.
+    """
+    before, prefix = (f"{part}." if part else "" for part in (ours, theirs))
+    for name, published in names.items():
+        parts = [published] if isinstance(published, str) else published
+        for kind in ("weight", "bias"):
+            yield joined(f"{before}{name}.{kind}", [f"{prefix}{part}.{kind}" for part in parts])
 
 
-def joined_layers(ours: str, theirs: str, parts: Sequence[str], *, bias: bool = True) -> Iterator[Entry]:
-    """Map a linear layer to layers with concatenated outputs, such as query, key, value."""
+def joined_weights(ours: str, theirs: str, parts: Sequence[str], *, bias: bool = True) -> Iterator[Entry]:
+    """Map a linear layer that may have no bias to layers with concatenated outputs, as query, key, value."""
     for name in ("weight", "bias") if bias else ("weight",):
         yield joined(f"{ours}.{name}", [f"{theirs}.{part}.{name}" for part in parts])
+
+
+def torch_attention(ours: str, theirs: str) -> Iterator[Entry]:
+    """Map the tensors of ``nn.MultiheadAttention``."""
+    for name in ("weight", "bias"):
+        yield same(f"{ours}.qkv.{name}", f"{theirs}.in_proj_{name}")
+    yield from layer(f"{ours}.projection", f"{theirs}.out_proj")
 
 
 def pointwise(ours: str, theirs: str) -> Iterator[Entry]:
@@ -161,8 +175,12 @@ def normed(ours: str, convolution: str, norm: str, *, counts: bool = True) -> It
         yield same(f"{ours}.norm.{name}", f"{norm}.{name}")
 
 
-def blocks(depths: Sequence[int], ours: str, theirs: str) -> Iterator[tuple[str, str]]:
-    """Yield the name of every block, ours and theirs; both are formats of stage and index."""
+def blocks(depths: Sequence[int] | int, ours: str, theirs: str) -> Iterator[tuple[str, str]]:
+    """Yield the name of every block, ours and theirs; both are formats of stage and index, or of the index
+    alone where there is one depth."""
+    if isinstance(depths, int):
+        yield from ((ours.format(index), theirs.format(index)) for index in range(depths))
+        return
     for stage, depth in enumerate(depths):
         for index in range(depth):
             yield ours.format(stage, index), theirs.format(stage, index)

@@ -17,12 +17,14 @@ from vitrail.models.weights.table import (
     Entry,
     Source,
     batched,
+    blocks,
     changed,
     layer,
     layers,
     pointwise,
     rows,
     same,
+    torch_attention,
     transposed,
 )
 
@@ -42,8 +44,7 @@ def _jax_vit(config: ViTConfig) -> Iterator[Entry]:
     yield same(f"{stem}.bias", "embedding/bias")
     yield batched("prefix", "cls")
     yield batched("positions.table", "Transformer/posembed_input/pos_embedding")
-    for index in range(config.depth):
-        ours, theirs = f"blocks.{index}", f"Transformer/encoderblock_{index}"
+    for ours, theirs in blocks(config.depth, "blocks.{}", "Transformer/encoderblock_{}"):
         attention = f"{theirs}/MultiHeadDotProductAttention_1"
         yield from _jax_norm(f"{ours}.mixer_norm", f"{theirs}/LayerNorm_0")
         yield from _jax_heads(f"{ours}.mixer.qkv", attention, heads)
@@ -141,26 +142,16 @@ def _detr(config: DETRConfig) -> Iterator[Entry]:
     yield from resnet_backbone(config.resnet, "backbone.", "backbone.0.body.")
     yield from pointwise("projection", "input_proj")
     yield same("queries", "query_embed.weight")
-    for index in range(config.encoder_depth):
-        ours, theirs = f"encoder.{index}", f"transformer.encoder.layers.{index}"
+    for ours, theirs in blocks(config.encoder_depth, "encoder.{}", "transformer.encoder.layers.{}"):
         yield from layers(ours, theirs, encoder)
-        yield from _torch_attention(f"{ours}.attention", f"{theirs}.self_attn")
-    for index in range(config.decoder_depth):
-        ours, theirs = f"decoder.{index}", f"transformer.decoder.layers.{index}"
+        yield from torch_attention(f"{ours}.attention", f"{theirs}.self_attn")
+    for ours, theirs in blocks(config.decoder_depth, "decoder.{}", "transformer.decoder.layers.{}"):
         yield from layers(ours, theirs, decoder)
-        yield from _torch_attention(f"{ours}.self_attention", f"{theirs}.self_attn")
-        yield from _torch_attention(f"{ours}.cross_attention", f"{theirs}.multihead_attn")
-    yield from layer("decoder_norm", "transformer.decoder.norm")
-    yield from layer("class_head", "class_embed")
+        yield from torch_attention(f"{ours}.self_attention", f"{theirs}.self_attn")
+        yield from torch_attention(f"{ours}.cross_attention", f"{theirs}.multihead_attn")
+    yield from layers("", "", {"decoder_norm": "transformer.decoder.norm", "class_head": "class_embed"})
     for index in range(3):  # activations stand in between ours
         yield from layer(f"box_head.{2 * index}", f"bbox_embed.layers.{index}")
-
-
-def _torch_attention(ours: str, theirs: str) -> Iterator[Entry]:
-    """Map the tensors of ``nn.MultiheadAttention``."""
-    for name in ("weight", "bias"):
-        yield same(f"{ours}.qkv.{name}", f"{theirs}.in_proj_{name}")
-    yield from layer(f"{ours}.projection", f"{theirs}.out_proj")
 
 
 def _clip(config: CLIPConfig, *, text: str = "") -> Iterator[Entry]:
@@ -190,10 +181,9 @@ def _clip(config: CLIPConfig, *, text: str = "") -> Iterator[Entry]:
 
 def _clip_blocks(ours: str, theirs: str, depth: int) -> Iterator[Entry]:
     names = {"mixer_norm": "ln_1", "mlp_norm": "ln_2", "mlp.expand": "mlp.c_fc", "mlp.contract": "mlp.c_proj"}
-    for index in range(depth):
-        block, published = f"{ours}.blocks.{index}", f"{theirs}transformer.resblocks.{index}"
+    for block, published in blocks(depth, ours + ".blocks.{}", theirs + "transformer.resblocks.{}"):
         yield from layers(block, published, names)
-        yield from _torch_attention(f"{block}.mixer", f"{published}.attn")
+        yield from torch_attention(f"{block}.mixer", f"{published}.attn")
 
 
 def _clip_named_text(config: CLIPConfig) -> Iterator[Entry]:

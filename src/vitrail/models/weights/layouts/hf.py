@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
 from vitrail.models.transformer import TransformerConfig
 from vitrail.models.vit import ViTConfig
-from vitrail.models.weights.layouts.timm import bit_blocks, resnet_backbone, scaled_cosine
+from vitrail.models.weights.layouts.timm import bit_blocks, merging, resnet_backbone, scaled_cosine
 from vitrail.models.weights.table import (
     Entry,
     Source,
@@ -28,7 +28,7 @@ from vitrail.models.weights.table import (
     batched,
     blocks,
     joined,
-    joined_layers,
+    joined_weights,
     kernel,
     layer,
     layers,
@@ -41,6 +41,7 @@ from vitrail.models.weights.table import (
 BLOCK = "stages.{}.blocks.{}"
 QKV = ("query", "key", "value")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+SELF_QKV, CROSS_QKV = ([f"{part}.{name}" for name in PROJECTIONS] for part in ("self_attn", "encoder_attn"))
 MLP = {"mlp.expand": "mlp.fc1", "mlp.contract": "mlp.fc2"}
 VIT_NORMS = {"mixer_norm": "layernorm_before", "mlp_norm": "layernorm_after"}
 
@@ -53,42 +54,33 @@ def _vit(config: ViTConfig) -> Iterator[Entry]:
     yield from layer("stem", f"{embeddings}.patch_embeddings.projection")
     yield rows("prefix", prefix, to_theirs=(1, 1, config.width))
     yield batched("positions.table", f"{embeddings}.position_embeddings")
-    for index in range(config.depth):
-        ours, theirs = f"blocks.{index}", f"{model}.layers.{index}"
+    for ours, theirs in blocks(config.depth, "blocks.{}", model + ".layers.{}"):
+        attention = f"{theirs}.attention"
         yield from layers(ours, theirs, {**VIT_NORMS, **MLP, "mixer.projection": "attention.o_proj"})
-        yield from joined_layers(
-            f"{ours}.mixer.qkv", f"{theirs}.attention", PROJECTIONS, bias=config.qkv_bias
-        )
+        yield from joined_weights(f"{ours}.mixer.qkv", attention, PROJECTIONS, bias=config.qkv_bias)
     yield from layer("norm", f"{model}.layernorm")
-    if config.distilled:
-        yield from layer("head.label", "cls_classifier")
-        yield from layer("head.teacher", "distillation_classifier")
-    else:
-        yield from layer("head", "classifier")
+    heads = {"head.label": "cls_classifier", "head.teacher": "distillation_classifier"}
+    yield from layers("", "", heads if config.distilled else {"head": "classifier"})
 
 
 def _swin(config: SwinConfig) -> Iterator[Entry]:
-    yield from _swin_frame(config, "swin")
+    yield from _swin_frame(config, "swin", {**MLP, "mixer.projection": "attention.o_proj"})
     for ours, theirs in blocks(config.depths, BLOCK, "swin.encoder.layers.{}.blocks.{}"):
         mixer, attention = f"{ours}.mixer", f"{theirs}.attention"
-        yield from layers(ours, theirs, {**MLP, "mixer.projection": "attention.o_proj"})
-        yield from joined_layers(f"{mixer}.qkv", attention, PROJECTIONS, bias=config.qkv_bias)
+        yield from joined_weights(f"{mixer}.qkv", attention, PROJECTIONS, bias=config.qkv_bias)
         biases = f"{attention}.relative_position_bias.relative_position_bias_table"
         yield same(f"{mixer}.relative_bias.table", biases)
 
 
-def _swin_frame(config: SwinConfig, model: str) -> Iterator[Entry]:
-    """Map the tensors with the same names in Swin and Swin V2."""
-    yield from layer("stem.0", f"{model}.embeddings.patch_embeddings.projection")
-    yield from layer("stem.1.norm", f"{model}.embeddings.norm")
+def _swin_frame(config: SwinConfig, model: str, names: Mapping[str, str]) -> Iterator[Entry]:
+    """Map the tensors that Swin and Swin V2 share; ``names`` are further layers of a block."""
+    stem = {"stem.0": "patch_embeddings.projection", "stem.1.norm": "norm"}
+    yield from layers("", f"{model}.embeddings", stem)
     for stage in range(1, len(config.depths)):
-        ours, theirs = f"stages.{stage}.downsample", f"{model}.encoder.layers.{stage - 1}.downsample"
-        yield from layer(f"{ours}.norm", f"{theirs}.norm")
-        yield from layer(f"{ours}.reduction", f"{theirs}.reduction", bias=False)
+        yield from merging(f"stages.{stage}.downsample", f"{model}.encoder.layers.{stage - 1}.downsample")
     for ours, theirs in blocks(config.depths, BLOCK, model + ".encoder.layers.{}.blocks.{}"):
-        yield from layers(ours, theirs, VIT_NORMS)
-    yield from layer("final.norm", f"{model}.layernorm")
-    yield from layer("head", "classifier")
+        yield from layers(ours, theirs, {**VIT_NORMS, **names})
+    yield from layers("", "", {"final.norm": f"{model}.layernorm", "head": "classifier"})
 
 
 def _swinv2(config: SwinV2Config) -> Iterator[Entry]:
@@ -97,10 +89,9 @@ def _swinv2(config: SwinV2Config) -> Iterator[Entry]:
         "mlp.expand": "intermediate.dense",
         "mlp.contract": "output.dense",
     }
-    yield from _swin_frame(config, "swinv2")
+    yield from _swin_frame(config, "swinv2", names)
     for ours, theirs in blocks(config.depths, BLOCK, "swinv2.encoder.layers.{}.blocks.{}"):
         mixer, attention = f"{ours}.mixer", f"{theirs}.attention.self"
-        yield from layers(ours, theirs, names)
         yield joined(f"{mixer}.qkv.weight", [f"{attention}.{part}.weight" for part in QKV])
         if config.qkv_bias:
             yield same(f"{mixer}.query_bias", f"{attention}.query.bias")
@@ -125,25 +116,21 @@ def _pvt(config: PVTConfig) -> Iterator[Entry]:
         yield batched(f"{ours}.positions.table", f"{theirs}.position_embeddings")
         if stage == len(config.depths) - 1:
             yield batched(f"{ours}.prefix", f"{theirs}.cls_token")
-        for index in range(config.depths[stage]):
-            block, published = f"{ours}.blocks.{index}", f"pvt.encoder.block.{stage}.{index}"
-            names = {**PVT_BLOCK, "mixer.projection": "attention.output.dense"}
-            yield from layers(block, published, names)
+        names = f"{ours}.blocks.{{}}", f"pvt.encoder.block.{stage}.{{}}"
+        for block, published in blocks(config.depths[stage], *names):
+            yield from layers(block, published, {**PVT_BLOCK, "mixer.projection": "attention.output.dense"})
             reduction = None if ratio == 1 else "sequence_reduction"
             yield from _reduced_attention(f"{block}.mixer", f"{published}.attention.self", reduction)
-    yield from layer("norm", "pvt.encoder.layer_norm")
-    yield from layer("head", "classifier")
+    yield from layers("", "", {"norm": "pvt.encoder.layer_norm", "head": "classifier"})
 
 
 def _reduced_attention(ours: str, theirs: str, reduction: str | None) -> Iterator[Entry]:
     """Map queries, keys and values, and the convolution of that name, which reduces the keys."""
     if reduction is None:
-        yield from joined_layers(f"{ours}.qkv", theirs, QKV)
+        yield from layers(ours, theirs, {"qkv": QKV})
         return
-    yield from layer(f"{ours}.query", f"{theirs}.query")
-    yield from joined_layers(f"{ours}.key_value", theirs, QKV[1:])
-    yield from layer(f"{ours}.reduction.convolution", f"{theirs}.{reduction}")
-    yield from layer(f"{ours}.reduction.norm.norm", f"{theirs}.layer_norm")
+    names = {"query": "query", "key_value": QKV[1:], "reduction.convolution": reduction}
+    yield from layers(ours, theirs, {**names, "reduction.norm.norm": "layer_norm"})
 
 
 def _pvtv2(config: PVTv2Config) -> Iterator[Entry]:
@@ -151,20 +138,18 @@ def _pvtv2(config: PVTv2Config) -> Iterator[Entry]:
     for stage, depth in enumerate(config.depths):
         published = f"pvt_v2.encoder.layers.{stage}"
         patches = f"stages.{stage}.downsample" if stage else "stem"
-        yield from layer(f"{patches}.convolution", f"{published}.patch_embedding.proj")
-        yield from layer(f"{patches}.norm.norm", f"{published}.patch_embedding.layer_norm")
-        for index in range(depth):
-            ours, theirs = f"stages.{stage}.blocks.{index}", f"{published}.blocks.{index}"
+        embedding = {"convolution": "proj", "norm.norm": "layer_norm"}
+        yield from layers(patches, f"{published}.patch_embedding", embedding)
+        for ours, theirs in blocks(depth, f"stages.{stage}.blocks.{{}}", published + ".blocks.{}"):
             mixer, attention = f"{ours}.mixer", f"{theirs}.attention"
             yield from layers(ours, theirs, names)
             if config.pooled_keys is None:
                 reduction = None if config.reductions[stage] == 1 else "spatial_reduction"
                 yield from _reduced_attention(mixer, attention, reduction)
             else:
-                yield from layer(f"{mixer}.query", f"{attention}.query")
-                yield from joined_layers(f"{mixer}.key_value", attention, QKV[1:])
+                names_of_pooled = {"query": "query", "key_value": QKV[1:], "reduction.norm": "layer_norm"}
+                yield from layers(mixer, attention, names_of_pooled)
                 yield from pointwise(f"{mixer}.reduction.projection", f"{attention}.spatial_reduction")
-                yield from layer(f"{mixer}.reduction.norm", f"{attention}.layer_norm")
         yield from layer(f"stages.{stage}.norm", f"{published}.layer_norm")
     yield from layer("head", "classifier")
 
@@ -178,11 +163,10 @@ def _resnet_backbone(config: ResNetConfig, ours: str, theirs: str) -> Iterator[E
     """Map all but the head; both names are prefixes. Frozen batch norms keep no counts."""
     names = [(f"{ours}stem.first", f"{theirs}embedder.embedder")]
     for stage, depth in enumerate(config.depths):
-        for index in range(depth):
-            block, published = (
-                f"{ours}stages.{stage}.{index}",
-                f"{theirs}encoder.stages.{stage}.layers.{index}",
-            )
+        published_stage = f"{theirs}encoder.stages.{stage}.layers.{{}}"
+        for index, (block, published) in enumerate(
+            blocks(depth, f"{ours}stages.{stage}.{{}}", published_stage)
+        ):
             for part in range(config.num_convolutions):
                 names.append((f"{block}.branch.{part}", f"{published}.layer.{part}"))
             if config.has_projection(stage, index):
@@ -196,8 +180,7 @@ def _bit(config: BiTConfig) -> Iterator[Entry]:
     # transformers has the narrow ones only: its last norm has no width factor.
     yield kernel("stem.first", "bit.embedder.convolution")
     yield from bit_blocks(config, "bit.encoder.stages.{}.layers.{}")
-    yield from layer("final.norm", "bit.norm")
-    yield from layer("head", "classifier.1")
+    yield from layers("", "", {"final.norm": "bit.norm", "head": "classifier.1"})
 
 
 def _efficientnet(config: EfficientNetConfig) -> Iterator[Entry]:
@@ -237,27 +220,30 @@ def _detr_own_backbone(config: DETRConfig) -> Iterator[Entry]:
 def _detr_rest(config: DETRConfig) -> Iterator[Entry]:
     """Map every tensor outside the backbone."""
     rest = {**MLP, "mlp_norm": "final_layer_norm"}
-    encoder = {"attention.projection": "self_attn.o_proj", "attention_norm": "self_attn_layer_norm", **rest}
+    encoder = {
+        "attention.projection": "self_attn.o_proj",
+        "attention.qkv": SELF_QKV,
+        "attention_norm": "self_attn_layer_norm",
+        **rest,
+    }
     decoder = {
         "self_attention.projection": "self_attn.o_proj",
+        "self_attention.qkv": SELF_QKV,
         "self_norm": "self_attn_layer_norm",
         "cross_attention.projection": "encoder_attn.o_proj",
+        "cross_attention.qkv": CROSS_QKV,
         "cross_norm": "encoder_attn_layer_norm",
         **rest,
     }
     yield from pointwise("projection", "model.input_projection")
     yield same("queries", "model.query_position_embeddings.weight")
-    for index in range(config.encoder_depth):
-        ours, theirs = f"encoder.{index}", f"model.encoder.layers.{index}"
-        yield from layers(ours, theirs, encoder)
-        yield from joined_layers(f"{ours}.attention.qkv", f"{theirs}.self_attn", PROJECTIONS)
-    for index in range(config.decoder_depth):
-        ours, theirs = f"decoder.{index}", f"model.decoder.layers.{index}"
-        yield from layers(ours, theirs, decoder)
-        yield from joined_layers(f"{ours}.self_attention.qkv", f"{theirs}.self_attn", PROJECTIONS)
-        yield from joined_layers(f"{ours}.cross_attention.qkv", f"{theirs}.encoder_attn", PROJECTIONS)
-    yield from layer("decoder_norm", "model.decoder.layernorm")
-    yield from layer("class_head", "class_labels_classifier")
+    for names in blocks(config.encoder_depth, "encoder.{}", "model.encoder.layers.{}"):
+        yield from layers(*names, encoder)
+    for names in blocks(config.decoder_depth, "decoder.{}", "model.decoder.layers.{}"):
+        yield from layers(*names, decoder)
+    yield from layers(
+        "", "", {"decoder_norm": "model.decoder.layernorm", "class_head": "class_labels_classifier"}
+    )
     for index in range(3):  # activations stand in between ours
         yield from layer(f"box_head.{2 * index}", f"bbox_predictor.layers.{index}")
 
@@ -298,17 +284,17 @@ def refuse_other_towers(config: CLIPConfig) -> None:
 def _clip_blocks(ours: str, theirs: str, depth: int) -> Iterator[Entry]:
     names = {
         "mixer_norm": "layer_norm1",
+        "mixer.qkv": SELF_QKV,
         "mixer.projection": "self_attn.out_proj",
         "mlp_norm": "layer_norm2",
         **MLP,
     }
-    for index in range(depth):
-        block, published = f"{ours}.blocks.{index}", f"{theirs}.encoder.layers.{index}"
+    for block, published in blocks(depth, ours + ".blocks.{}", theirs + ".encoder.layers.{}"):
         yield from layers(block, published, names)
-        yield from joined_layers(f"{block}.mixer.qkv", f"{published}.self_attn", PROJECTIONS)
 
 
 BERT_BLOCK = {
+    "mixer.qkv": [f"attention.self.{part}" for part in QKV],
     "mixer.projection": "attention.output.dense",
     "mixer_norm": "attention.output.LayerNorm",
     "mlp.expand": "intermediate.dense",
@@ -324,10 +310,8 @@ def _bert(config: BertConfig) -> Iterator[Entry]:
     yield same("positions.table", f"{embeddings}.position_embeddings.weight")
     yield same("segments", f"{embeddings}.token_type_embeddings.weight")
     yield from layer("norm", f"{embeddings}.LayerNorm")
-    for index in range(config.depth):
-        ours, theirs = f"blocks.{index}", f"bert.encoder.layer.{index}"
-        yield from layers(ours, theirs, BERT_BLOCK)
-        yield from joined_layers(f"{ours}.mixer.qkv", f"{theirs}.attention.self", QKV)
+    for names in blocks(config.depth, "blocks.{}", "bert.encoder.layer.{}"):
+        yield from layers(*names, BERT_BLOCK)
     if config.labels == "sentence" and config.pool == "begin":
         yield from layer("pooled_head.0", "bert.pooler.dense")
     yield from layer("head", "classifier")
@@ -349,26 +333,27 @@ def _transformer(config: TransformerConfig) -> Iterator[Entry]:
     """
     _check_expressible(config)
     rest = {"mlp.expand": "fc1", "mlp.contract": "fc2", "mlp_norm": "final_layer_norm"}
-    encoder = {"mixer.projection": "self_attn.out_proj", "mixer_norm": "self_attn_layer_norm", **rest}
+    encoder = {
+        "mixer.qkv": SELF_QKV,
+        "mixer.projection": "self_attn.out_proj",
+        "mixer_norm": "self_attn_layer_norm",
+        **rest,
+    }
     decoder = {
+        "self_attention.qkv": SELF_QKV,
         "self_attention.projection": "self_attn.out_proj",
         "self_norm": "self_attn_layer_norm",
         "cross_attention.query": "encoder_attn.q_proj",
+        "cross_attention.key_value": CROSS_QKV[1:],
         "cross_attention.projection": "encoder_attn.out_proj",
         "cross_norm": "encoder_attn_layer_norm",
         **rest,
     }
     yield from _embeddings(config)
-    for index in range(config.encoder_depth):
-        ours, theirs = f"encoder.{index}", f"model.encoder.layers.{index}"
-        yield from layers(ours, theirs, encoder)
-        yield from joined_layers(f"{ours}.mixer.qkv", f"{theirs}.self_attn", PROJECTIONS)
-    for index in range(config.decoder_depth):
-        ours, theirs = f"decoder.{index}", f"model.decoder.layers.{index}"
-        cross = f"{ours}.cross_attention.key_value"
-        yield from layers(ours, theirs, decoder)
-        yield from joined_layers(f"{ours}.self_attention.qkv", f"{theirs}.self_attn", PROJECTIONS)
-        yield from joined_layers(cross, f"{theirs}.encoder_attn", PROJECTIONS[1:])
+    for names in blocks(config.encoder_depth, "encoder.{}", "model.encoder.layers.{}"):
+        yield from layers(*names, encoder)
+    for names in blocks(config.decoder_depth, "decoder.{}", "model.decoder.layers.{}"):
+        yield from layers(*names, decoder)
 
 
 def _check_expressible(config: TransformerConfig) -> None:

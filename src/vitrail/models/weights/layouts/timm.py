@@ -51,19 +51,14 @@ def _vit(config: ViTConfig) -> Iterator[Entry]:
         yield rows("prefix", prefix, to_theirs=(1, 1, config.width))
     if config.positions.startswith("learned"):
         yield batched("positions.table", "pos_embed")
-    for index in range(config.depth):
-        block = f"blocks.{index}"
+    for block, _ in blocks(config.depth, "blocks.{}", ""):  # has one name in both
         yield from layers(block, block, {**NORMS_AND_MLP, "mixer.projection": "attn.proj"})
         yield from layer(f"{block}.mixer.qkv", f"{block}.attn.qkv", bias=config.qkv_bias)
         if config.layer_scale is not None:
             yield same(f"{block}.mixer_end.scale.factor", f"{block}.ls1.gamma")
             yield same(f"{block}.mlp_end.scale.factor", f"{block}.ls2.gamma")
-    yield from layer("norm", "norm")
-    if config.distilled:
-        yield from layer("head.label", "head")
-        yield from layer("head.teacher", "head_dist")
-    else:
-        yield from layer("head", "head")
+    heads = {"head.label": "head", "head.teacher": "head_dist"} if config.distilled else {"head": "head"}
+    yield from layers("", "", {"norm": "norm", **heads})
 
 
 def _resnet_stem(stem: ResNetStemConfig) -> Iterator[Entry]:
@@ -83,23 +78,19 @@ def _resnet_stem(stem: ResNetStemConfig) -> Iterator[Entry]:
 
 def _mlp_mixer(config: MLPMixerConfig) -> Iterator[Entry]:
     token_mlp = {"mixer.expand": "mlp_tokens.fc1", "mixer.contract": "mlp_tokens.fc2"}
-    yield from layer("stem", "stem.proj")
-    for index in range(config.depth):
-        yield from layers(f"blocks.{index}", f"blocks.{index}", {**NORMS_AND_CHANNEL_MLP, **token_mlp})
-    yield from layer("norm", "norm")
-    yield from layer("head", "head")
+    yield from layers("", "", {"stem": "stem.proj", "norm": "norm", "head": "head"})
+    for names in blocks(config.depth, "blocks.{}", "blocks.{}"):
+        yield from layers(*names, {**NORMS_AND_CHANNEL_MLP, **token_mlp})
 
 
 def _sequencer2d(config: Sequencer2DConfig) -> Iterator[Entry]:
-    yield from layer("stem", "stem.proj")
+    yield from layers("", "", {"stem": "stem.proj", "final.norm": "norm", "head": "head.fc"})
     for stage in range(1, len(config.depths)):
         yield from layer(f"stages.{stage}.downsample", f"stages.{stage}.downsample.down")
     for block, _ in blocks(config.depths, BLOCK, BLOCK):
         yield from layers(block, block, {**NORMS_AND_CHANNEL_MLP, "mixer.projection": "rnn_tokens.fc"})
         yield from _lstm(f"{block}.mixer.vertical", f"{block}.rnn_tokens.rnn_v")
         yield from _lstm(f"{block}.mixer.horizontal", f"{block}.rnn_tokens.rnn_h")
-    yield from layer("final.norm", "norm")
-    yield from layer("head", "head.fc")
 
 
 def _lstm(ours: str, theirs: str) -> Iterator[Entry]:
@@ -118,16 +109,18 @@ def _swin(config: SwinConfig) -> Iterator[Entry]:
 
 def _swin_frame(config: SwinConfig) -> Iterator[Entry]:
     """Map the tensors that Swin and Swin V2 share: all but those of the attention weights."""
-    yield from layer("stem.0", "patch_embed.proj")
-    yield from layer("stem.1.norm", "patch_embed.norm")
+    yield from layers("", "", {"stem.0": "patch_embed.proj", "stem.1.norm": "patch_embed.norm"})
     for stage in range(1, len(config.depths)):
-        ours, theirs = f"stages.{stage}.downsample", f"layers.{stage}.downsample"
-        yield from layer(f"{ours}.norm", f"{theirs}.norm")
-        yield from layer(f"{ours}.reduction", f"{theirs}.reduction", bias=False)
+        yield from merging(f"stages.{stage}.downsample", f"layers.{stage}.downsample")
     for ours, theirs in blocks(config.depths, BLOCK, "layers.{}.blocks.{}"):
         yield from layers(ours, theirs, {**NORMS_AND_MLP, "mixer.projection": "attn.proj"})
-    yield from layer("final.norm", "norm")
-    yield from layer("head", "head.fc")
+    yield from layers("", "", {"final.norm": "norm", "head": "head.fc"})
+
+
+def merging(ours: str, theirs: str) -> Iterator[Entry]:
+    """Map the patch merging of Swin and Swin V2."""
+    yield from layer(f"{ours}.norm", f"{theirs}.norm")
+    yield from layer(f"{ours}.reduction", f"{theirs}.reduction", bias=False)
 
 
 def _swinv2(config: SwinV2Config) -> Iterator[Entry]:
@@ -153,8 +146,7 @@ def _pvtv2(config: PVTv2Config) -> Iterator[Entry]:
     for stage, depth in enumerate(config.depths):
         ours, theirs = (f"stages.{stage}.downsample",) * 2 if stage else ("stem", "patch_embed")
         yield from layers(ours, theirs, {"convolution": "proj", "norm.norm": "norm"})
-        for index in range(depth):
-            block = f"stages.{stage}.blocks.{index}"  # has one name in both
+        for block, _ in blocks(depth, f"stages.{stage}.blocks.{{}}", ""):  # has one name in both
             yield from layers(block, block, {**NORMS_AND_MLP, "mlp.depthwise": "mlp.dwconv"})
             yield from _pvtv2_attention(f"{block}.mixer", f"{block}.attn", config, stage)
         yield from layer(f"stages.{stage}.norm", f"stages.{stage}.norm")
@@ -183,7 +175,9 @@ def _split_query(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def _mvitv2(config: MViTv2Config) -> Iterator[Entry]:
-    yield from layer("stem.projection", "patch_embed.proj")
+    yield from layers(
+        "", "", {"stem.projection": "patch_embed.proj", "final.norm": "norm", "head": "head.fc"}
+    )
     names = blocks(config.depths, "stages.{}.{}", BLOCK)
     for shape, (ours, theirs) in zip(block_shapes(config), names, strict=True):
         yield from layers(ours, theirs, NORMS_AND_MLP)
@@ -192,8 +186,6 @@ def _mvitv2(config: MViTv2Config) -> Iterator[Entry]:
             yield from layer(f"{ours}.mixer_skip", f"{theirs}.shortcut_proj_attn")
         if shape.hidden_dim != shape.out_dim:
             yield from layer(f"{ours}.mlp_skip", f"{theirs}.shortcut_proj_mlp")
-    yield from layer("final.norm", "norm")
-    yield from layer("head", "head.fc")
 
 
 def _pooling_attention(ours: str, theirs: str) -> Iterator[Entry]:
@@ -220,8 +212,8 @@ def resnet_backbone(config: ResNetConfig, ours: str = "", theirs: str = "") -> I
     counts = config.norm == "batch"
     yield from normed(f"{ours}stem.first", f"{theirs}conv1", f"{theirs}bn1", counts=counts)
     for stage, depth in enumerate(config.depths):
-        for index in range(depth):
-            block, published = f"{ours}stages.{stage}.{index}", f"{theirs}layer{stage + 1}.{index}"
+        names_of_stage = blocks(depth, f"{ours}stages.{stage}.{{}}", f"{theirs}layer{stage + 1}.{{}}")
+        for index, (block, published) in enumerate(names_of_stage):
             for part in range(config.num_convolutions):
                 names = f"{published}.conv{part + 1}", f"{published}.bn{part + 1}"
                 yield from normed(f"{block}.branch.{part}", *names, counts=counts)

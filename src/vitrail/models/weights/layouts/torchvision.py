@@ -12,7 +12,7 @@ from vitrail.models.efficientnet import STAGES, EfficientNetConfig
 from vitrail.models.swin import SwinConfig
 from vitrail.models.swinv2 import SwinV2Config
 from vitrail.models.vit import ViTConfig
-from vitrail.models.weights.layouts.timm import resnet, scaled_cosine
+from vitrail.models.weights.layouts.timm import merging, resnet, scaled_cosine
 from vitrail.models.weights.table import (
     Entry,
     Source,
@@ -25,27 +25,19 @@ from vitrail.models.weights.table import (
     pointwise,
     rows,
     same,
+    torch_attention,
 )
+
+NORMS_AND_MLP = {"mixer_norm": "norm1", "mlp_norm": "norm2", "mlp.expand": "mlp.0", "mlp.contract": "mlp.3"}
 
 
 def _vit(config: ViTConfig) -> Iterator[Entry]:
-    names = {
-        "mixer_norm": "ln_1",
-        "mixer.projection": "self_attention.out_proj",
-        "mlp_norm": "ln_2",
-        "mlp.expand": "mlp.0",
-        "mlp.contract": "mlp.3",
-    }
-    yield from layer("stem", "conv_proj")
+    yield from layers("", "", {"stem": "conv_proj", "norm": "encoder.ln", "head": "heads.head"})
     yield rows("prefix", ["class_token"], to_theirs=(1, 1, config.width))
     yield batched("positions.table", "encoder.pos_embedding")
-    for index in range(config.depth):
-        ours, theirs = f"blocks.{index}", f"encoder.layers.encoder_layer_{index}"
-        yield from layers(ours, theirs, names)
-        for kind in ("weight", "bias"):
-            yield same(f"{ours}.mixer.qkv.{kind}", f"{theirs}.self_attention.in_proj_{kind}")
-    yield from layer("norm", "encoder.ln")
-    yield from layer("head", "heads.head")
+    for ours, theirs in blocks(config.depth, "blocks.{}", "encoder.layers.encoder_layer_{}"):
+        yield from layers(ours, theirs, {**NORMS_AND_MLP, "mixer_norm": "ln_1", "mlp_norm": "ln_2"})
+        yield from torch_attention(f"{ours}.mixer", f"{theirs}.self_attention")
 
 
 def _swin(config: SwinConfig) -> Iterator[Entry]:
@@ -57,28 +49,17 @@ def _swin(config: SwinConfig) -> Iterator[Entry]:
 
 def _swin_frame(config: SwinConfig) -> Iterator[Entry]:
     """Map the tensors that Swin and Swin V2 share: all but those of the attention weights."""
-    names = {
-        "mixer_norm": "norm1",
-        "mixer.projection": "attn.proj",
-        "mlp_norm": "norm2",
-        "mlp.expand": "mlp.0",
-        "mlp.contract": "mlp.3",
-    }
-    yield from layer("stem.0", "features.0.0")
-    yield from layer("stem.1.norm", "features.0.2")
+    yield from layers("", "", {"stem.0": "features.0.0", "stem.1.norm": "features.0.2"})
     for stage in range(1, len(config.depths)):
-        ours, theirs = f"stages.{stage}.downsample", f"features.{2 * stage}"
-        yield from layer(f"{ours}.norm", f"{theirs}.norm")
-        yield from layer(f"{ours}.reduction", f"{theirs}.reduction", bias=False)
+        yield from merging(f"stages.{stage}.downsample", f"features.{2 * stage}")
     for ours, theirs in _swin_blocks(config):
-        yield from layers(ours, theirs, names)
-    yield from layer("final.norm", "norm")
-    yield from layer("head", "head")
+        yield from layers(ours, theirs, {**NORMS_AND_MLP, "mixer.projection": "attn.proj"})
+    yield from layers("", "", {"final.norm": "norm", "head": "head"})
 
 
 def _swin_blocks(config: SwinConfig) -> Iterator[tuple[str, str]]:
     for stage, depth in enumerate(config.depths):
-        yield from blocks([depth], f"stages.{stage}.blocks.{{1}}", f"features.{2 * stage + 1}.{{1}}")
+        yield from blocks(depth, f"stages.{stage}.blocks.{{}}", f"features.{2 * stage + 1}.{{}}")
 
 
 def _swinv2(config: SwinV2Config) -> Iterator[Entry]:
