@@ -212,6 +212,8 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     # A class token at the start of a sequence hears too little of its end.
     **{f"vit_{mixer}": ("vit_ti16", {"mixer": mixer, **MEAN}) for mixer in MIXERS if mixer != "attention"},
+    "mvit_max": ("mvit_b16", {"pooling": "max"}),
+    "mvitv2_max": ("mvitv2_t", {"pooling": "max"}),
     # detectors
     "detr_scratch": ("detr_r50", {"backbone_norm": "batch", "num_frozen": 0}),
     "detr_named": ("detr_r50", {"backbone": "resnet18", "backbone_changes": {"width": 4}, "num_frozen": 1}),

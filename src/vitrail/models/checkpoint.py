@@ -164,13 +164,7 @@ def check_same_tensors(targets: Mapping[str, Tensor], tensors: Mapping[str, Tens
     Raises:
         CheckpointError: they differ.
     """
-    faults = [f"{name} is missing" for name in targets.keys() - tensors.keys()]
-    faults += [f"{name} is not of this model" for name in tensors.keys() - targets.keys()]
-    faults += [
-        f"{name} is {tuple(tensors[name].shape)}, not {tuple(targets[name].shape)}"
-        for name in targets.keys() & tensors.keys()
-        if tensors[name].shape != targets[name].shape
-    ]
+    faults = differences(targets, tensors)
     if faults:
         shown = "; ".join(sorted(faults)[:4]) + (f"; and {len(faults) - 4} more" if len(faults) > 4 else "")
         raise CheckpointError(
@@ -178,6 +172,17 @@ def check_same_tensors(targets: Mapping[str, Tensor], tensors: Mapping[str, Tens
             expected=f"the {len(targets)} tensors of the model that was built from the settings",
             remedy="Use the weights together with the settings they were saved with",
         )
+
+
+def differences(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return which names and shapes of tensors differ from a model's."""
+    faults = [f"{name} is missing" for name in targets if name not in tensors]
+    faults += [f"{name} is not of this model" for name in tensors if name not in targets]
+    return faults + [
+        f"{name} is {tuple(tensor.shape)}, not {tuple(targets[name].shape)}"
+        for name, tensor in tensors.items()
+        if name in targets and tensor.shape != targets[name].shape
+    ]
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:

@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.core.errors import ConfigError
 from vitrail.models.contract import (
     ImageModelConfig,
     ImageTextModelConfig,
@@ -24,6 +23,7 @@ from vitrail.models.contract import (
     ModelConfig,
     check_images,
     check_texts,
+    find_image_model,
 )
 from vitrail.nn.activations import ACTIVATIONS, ActivationName
 from vitrail.nn.attention import Attention
@@ -239,15 +239,7 @@ class CLIPConfig(ImageTextModelConfig):
                 num_heads=self.image_num_heads,
                 activation=self.activation,
             )
-        from vitrail.models import MODELS  # which imports this folder
-
-        config = MODELS[self.image_model]
-        if not isinstance(config, ImageModelConfig):
-            raise ConfigError(
-                f"model.image_model is {self.image_model}, which is not a model of images alone",
-                expected="an image model, such as vit_micro, swin_t or resnet50; or null for CLIP's own",
-                remedy="vitrail models lists them",
-            )
+        config = find_image_model("image_model", self.image_model)
         fixed = {"num_classes": self.embedding_dim, "image_size": self.image_size}
         return config.with_changes({**self.image_model_settings, **fixed})
 

@@ -137,7 +137,7 @@ class DetectionModelConfig(ModelConfig):
         """
         assert self.backbone is not None, "a detector with a backbone of its own"
         changes = {"image_size": self.image_size, **self.backbone_changes}
-        return _image_model("backbone", self.backbone).with_changes(changes)
+        return find_image_model("backbone", self.backbone).with_changes(changes)
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
         """Return images and their sizes, without padding."""
@@ -259,19 +259,34 @@ class SequenceModel(Protocol):
 # Translation: sentences to sentences.
 
 
-class TranslationModelConfig(ModelConfig):
+class TokenModelConfig(ModelConfig):
+    """Settings shared by all models of texts, which are rows of subword ids."""
+
+    pad_id: int = Field(default=0, ge=0)
+    """Padding token."""
+    begin_id: int = Field(default=1, ge=0)
+    """First token of a text, or first input token of a decoder."""
+    end_id: int = Field(default=2, ge=0)
+    """Last token of a text, of a translation's source as well."""
+
+    @model_validator(mode="after")
+    def _check_token_ids(self) -> Self:
+        names = "source_vocabulary_size", "target_vocabulary_size", "vocabulary_size"
+        sizes = [getattr(self, name) for name in names if hasattr(self, name)]
+        for name in ("pad_id", "begin_id", "end_id"):
+            if getattr(self, name) >= min(sizes):
+                whole = "both vocabularies" if len(sizes) > 1 else f"the {sizes[0]} subwords"
+                raise ValueError(f"{name} {getattr(self, name)} is not an id of {whole}")
+        return self
+
+
+class TranslationModelConfig(TokenModelConfig):
     """Settings shared by all translation models; sentences are subword ids."""
 
     source_vocabulary_size: int = Field(default=37_000, ge=4)
     """Subwords of the source language; Vaswani et al. 2017, section 5.1."""
     target_vocabulary_size: int = Field(default=37_000, ge=4)
     """Subwords of the target language, the width of the logits."""
-    pad_id: int = Field(default=0, ge=0)
-    """Padding token."""
-    begin_id: int = Field(default=1, ge=0)
-    """First input token of the decoder."""
-    end_id: int = Field(default=2, ge=0)
-    """End token, of the source as well."""
     tie: Literal["none", "output", "all"] = "all"
     """Tied matrices (Press and Wolf 2017): none; target embedding and output; or source embedding, too, which
     needs vocabularies of equal size."""
@@ -283,7 +298,6 @@ class TranslationModelConfig(ModelConfig):
             raise ValueError(
                 f"tie 'all' needs vocabularies of equal size, not {sizes[0]} and {sizes[1]}; use tie 'output'"
             )
-        _check_token_ids(self, min(sizes), "both vocabularies")
         return self
 
     def example_inputs(
@@ -326,19 +340,13 @@ class TranslationModel(SequenceModel, Protocol):
 # Captioning: images to sentences.
 
 
-class CaptionModelConfig(ModelConfig):
+class CaptionModelConfig(TokenModelConfig):
     """Settings shared by all captioning models; captions are token ids."""
 
     size_policy: ClassVar[str] = "the encoder's"
 
     vocabulary_size: int = Field(default=10_000, ge=5)
     """Number of tokens, the width of the logits."""
-    pad_id: int = Field(default=0, ge=0)
-    """Padding token."""
-    begin_id: int = Field(default=1, ge=0)
-    """First input token of the decoder."""
-    end_id: int = Field(default=2, ge=0)
-    """End token."""
     image_size: ImageSize = (224, 224)
     """Native height and width of the encoder in pixels."""
     encoder: str = "resnet18"
@@ -355,7 +363,6 @@ class CaptionModelConfig(ModelConfig):
 
     @model_validator(mode="after")
     def _check_numbers(self) -> Self:
-        _check_token_ids(self, self.vocabulary_size, "the vocabulary")
         reserved = {"image_size", "name"} & set(self.encoder_changes)
         if reserved:
             raise ValueError(f"encoder_changes sets {', '.join(sorted(reserved))}; the captioner's own count")
@@ -368,7 +375,7 @@ class CaptionModelConfig(ModelConfig):
         Raises:
             ConfigError: unknown image model or settings.
         """
-        config = _image_model("encoder", self.encoder)
+        config = find_image_model("encoder", self.encoder)
         return config.with_changes({**self.encoder_changes, "image_size": self.image_size})
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
@@ -422,28 +429,17 @@ class CaptionModel(SequenceModel, Protocol):
 # Labelling: texts to labels of sentences or words.
 
 
-class LabellingModelConfig(ModelConfig):
+class LabellingModelConfig(TokenModelConfig):
     """Settings shared by all models that label texts; texts are subword ids."""
 
     vocabulary_size: int = Field(default=8000, ge=4)
     """Number of subwords."""
-    pad_id: int = Field(default=0, ge=0)
-    """Padding token."""
-    begin_id: int = Field(default=1, ge=0)
-    """First token of a text."""
-    end_id: int = Field(default=2, ge=0)
-    """Last token of a text."""
     num_classes: int = Field(default=2, ge=1)
     """Number of labels."""
     labels: Literal["sentence", "words"] = "sentence"
     """What has a label: each sentence (many to one), or each of its words (many to many in step)."""
     max_length: int = Field(default=512, ge=3)
     """Maximum tokens of a text, begin and end included, where positions or a mixer have weights for each."""
-
-    @model_validator(mode="after")
-    def _check_vocabulary(self) -> Self:
-        _check_token_ids(self, self.vocabulary_size, f"the {self.vocabulary_size} subwords")
-        return self
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
         """Return texts and their lengths, without padding."""
@@ -478,7 +474,7 @@ class LabellingModel(Protocol):
 # Image-text models: images and texts to embeddings.
 
 
-class ImageTextModelConfig(ModelConfig):
+class ImageTextModelConfig(TokenModelConfig):
     """Settings shared by all image-text models; texts are subword ids."""
 
     image_size: ImageSize = (224, 224)
@@ -489,17 +485,10 @@ class ImageTextModelConfig(ModelConfig):
     """Number of subwords."""
     max_length: int = Field(default=77, ge=3)
     """Maximum subwords of a text, begin and end included."""
-    pad_id: int = Field(default=0, ge=0)
-    """Padding token."""
     begin_id: int = Field(default=49_406, ge=0)
     """First token of a text."""
     end_id: int = Field(default=49_407, ge=0)
     """End token, whose output becomes the embedding."""
-
-    @model_validator(mode="after")
-    def _check_vocabulary(self) -> Self:
-        _check_token_ids(self, self.vocabulary_size, f"the {self.vocabulary_size} subwords")
-        return self
 
     def example_inputs(
         self, batch_size: int, size: tuple[int, int] | None = None
@@ -554,6 +543,24 @@ class ImageTextModel(Protocol):
     ) -> Float[Tensor, "texts dim"]:
         """Return text embeddings of length one."""
         ...
+
+
+def find_image_model(setting: str, name: str) -> ImageModelConfig:
+    """Return the settings of the named image model that a setting of another model names.
+
+    Raises:
+        ConfigError: there is no such model of images.
+    """
+    from vitrail.models import MODELS  # which imports this folder
+
+    config = MODELS[name]
+    if not isinstance(config, ImageModelConfig):
+        raise ConfigError(
+            f"model.{setting} is {name}",
+            expected="a model of images, such as resnet18 or vit_s16",
+            remedy="Choose one; vitrail models lists them",
+        )
+    return config
 
 
 # Checks of inputs.
@@ -662,25 +669,6 @@ def check_texts(tokens: Tensor, lengths: Tensor) -> None:
             expected="lengths between one and the rows' own",
             remedy="Count the tokens of each text with the one that begins and the one that ends it",
         )
-
-
-def _check_token_ids(config: Any, vocabulary_size: int, vocabulary: str) -> None:
-    for name in ("pad_id", "begin_id", "end_id"):
-        if getattr(config, name) >= vocabulary_size:
-            raise ValueError(f"{name} {getattr(config, name)} is not an id of {vocabulary}")
-
-
-def _image_model(setting: str, name: str) -> ImageModelConfig:
-    from vitrail.models import MODELS  # which imports this folder
-
-    config = MODELS[name]
-    if not isinstance(config, ImageModelConfig):
-        raise ConfigError(
-            f"model.{setting} is {name}",
-            expected="a model of images, such as resnet18 or vit_s16",
-            remedy="Choose one; vitrail models lists them",
-        )
-    return config
 
 
 def _example_images(batch_size: int, num_channels: int, size: tuple[int, int]) -> Tensor:

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from vitrail.core.config import Config
-from vitrail.nn.tap import Scored, TokenGrids
+from vitrail.nn.tap import TokenGrids
 
 FILLED = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye})
 PRODUCTS = frozenset(flop_registry)
@@ -201,9 +201,7 @@ class _Fused(TorchFunctionMode):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         out = query.new_empty(*query.shape[:-1], value.shape[-1])
-        shapes = (query.shape, key.shape, value.shape)
-        macs = sdpa_flop_count(*shapes) // 2
-        self.meter.add(macs, out.numel())
+        self.meter.add(sdpa_flop_count(query.shape, key.shape, value.shape) // 2, out.numel())
         return out
 
     def _read(
@@ -221,22 +219,10 @@ class _SizeTap:
     def __init__(self, layer: str, sizes: list[AttentionCard]) -> None:
         self.layer, self.sizes = layer, sizes
 
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        *,
-        bias: Tensor | None,
-        may_attend: Tensor | None,
-        scale: float | None,
-        kind: str,
-        grids: TokenGrids | None,
-    ) -> None:
+    def __call__(self, query: Tensor, key: Tensor, *, kind: str, grids: TokenGrids | None, **_: Any) -> None:
         self._note(query.shape[1], query.shape[-2], key.shape[-2], kind, grids)
 
-    def take_weights(
-        self, weights: Tensor, *, kind: str, grids: TokenGrids | None, scored: Scored | None = None
-    ) -> None:
+    def take_weights(self, weights: Tensor, *, kind: str, grids: TokenGrids | None, **_: Any) -> None:
         self._note(weights.shape[1], weights.shape[-2], weights.shape[-1], kind, grids)
 
     def take_result(self, value: Tensor, result: Tensor) -> None:

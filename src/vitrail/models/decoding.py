@@ -277,18 +277,37 @@ def beam_search(
         )
         return [[hypothesis] for hypothesis in found]
     assert state.num_rows == len(max_lengths), "one row for each sentence"
-    finished = _Finished(
-        len(max_lengths),
-        num_best=num_best,
-        enough=max(patience * beam_size, num_best),
-        penalty=(length_penalty, penalty_form),
-        device=max_lengths.device,
-    )
-    excluded = excluded_tokens(begin_id, pad_id, end_id, max_lengths.device)
-    beam = _begin(max_lengths, begin_id)
-    _search(
-        model, state, beam, finished, beam_size=beam_size, end_id=end_id, excluded=excluded, on_step=on_step
-    )
+    assert on_step is None or len(max_lengths) == 1, "the beam of one sentence can be watched"
+    device, penalty = max_lengths.device, (length_penalty, penalty_form)
+    excluded = excluded_tokens(begin_id, pad_id, end_id, device)
+    sentences = torch.arange(len(max_lengths), device=device)
+    first = torch.full_like(sentences, begin_id)[:, None, None]  # one empty hypothesis per sentence
+    beam = _Beam(sentences, max_lengths, first, torch.zeros(len(sentences), 1, device=device))
+    enough = max(patience * beam_size, num_best)
+    finished = _Finished(len(sentences), num_best=num_best, enough=enough, penalty=penalty, device=device)
+    for length in range(1, longest(max_lengths) + 1):
+        logits, state = model.step(beam.tokens[:, :, -1].flatten(), state)
+        ranked = rank(logits, beam.totals, 2 * beam_size, excluded)
+        finished.add(beam, ranked, ranked.tokens[:, :beam_size] == end_id, length)
+        beam, parents = _go_on(beam, ranked, end_id, beam_size)
+        is_cut = beam.limits == length
+        if on_step is not None:
+            on_step(_candidates(beam, finished.hypotheses[0]))
+        finished.add_cut(beam, is_cut, length)
+        is_done = finished.are_settled(beam, length) | is_cut
+        kept = (~is_done).nonzero()[:, 0]
+        if not len(kept):
+            break
+        if are_few(kept, beam.sentences):
+            state = state.keep(kept)
+            beam, parents = _Beam(*(part[kept] for part in beam)), parents[kept]
+        else:  # without a hypothesis, so that nothing more is added
+            beam.totals[is_done] = -math.inf
+        if length == 1:  # the hypotheses of a sentence are still identical
+            state = state.expand(beam_size)
+        else:
+            firsts = torch.arange(0, parents.numel(), beam_size, device=device)
+            state = state.select((firsts[:, None] + parents).flatten())
     return finished.hypotheses
 
 
@@ -364,55 +383,6 @@ class _Finished:
         return (attainable <= self.worst[beam.sentences]) | is_enough
 
 
-def _search(
-    model: SequenceModel,
-    state: DecoderState,
-    beam: _Beam,
-    finished: _Finished,
-    *,
-    beam_size: int,
-    end_id: int,
-    excluded: Int[Tensor, " excluded"],
-    on_step: Callable[[list[Candidate]], None] | None,
-) -> None:
-    """Search until every sentence is settled or cut."""
-    assert on_step is None or len(beam.sentences) == 1, "the beam of one sentence can be watched"
-    for length in range(1, longest(beam.limits) + 1):
-        logits, state = model.step(beam.tokens[:, :, -1].flatten(), state)
-        ranked = rank(logits, beam.totals, 2 * beam_size, excluded)
-        finished.add(beam, ranked, ranked.tokens[:, :beam_size] == end_id, length)
-        beam, parents = _go_on(beam, ranked, end_id, beam_size)
-        is_cut = beam.limits == length
-        if on_step is not None:
-            on_step(_candidates(beam, finished.hypotheses[0]))
-        finished.add_cut(beam, is_cut, length)
-        is_done = finished.are_settled(beam, length) | is_cut
-        kept = (~is_done).nonzero()[:, 0]
-        if not len(kept):
-            break
-        if are_few(kept, beam.sentences):
-            state = state.keep(kept)
-            beam, parents = _Beam(*(part[kept] for part in beam)), parents[kept]
-        else:  # without a hypothesis, so that nothing more is added
-            beam.totals[is_done] = -math.inf
-        if length == 1:  # the hypotheses of a sentence are still identical
-            state = state.expand(beam_size)
-        else:
-            firsts = torch.arange(0, parents.numel(), beam_size, device=parents.device)
-            state = state.select((firsts[:, None] + parents).flatten())
-
-
-def _begin(max_lengths: Int[Tensor, " sentences"], begin_id: int) -> _Beam:
-    """Return the beam before the first step: one empty hypothesis per sentence."""
-    sentences = torch.arange(len(max_lengths), device=max_lengths.device)
-    return _Beam(
-        sentences=sentences,
-        limits=max_lengths,
-        tokens=torch.full_like(sentences, begin_id)[:, None, None],
-        totals=torch.zeros(len(sentences), 1, device=sentences.device),
-    )
-
-
 def _go_on(
     beam: _Beam, ranked: Ranked, end_id: int, beam_size: int
 ) -> tuple[_Beam, Int[Tensor, "sentences beam"]]:
@@ -434,20 +404,19 @@ def _candidates(beam: _Beam, finished: list[Hypothesis]) -> list[Candidate]:
 
 def _check_settings(beam_size: int, num_best: int, patience: float) -> None:
     if beam_size < 1:
-        raise ConfigError(
-            f"the beam holds {beam_size} hypotheses",
-            expected="at least 1, which is greedy decoding",
-            remedy="Choose a larger beam; 5 is usual",
-        )
-    if not 1 <= num_best <= beam_size:
-        raise ConfigError(
+        fault = f"the beam holds {beam_size} hypotheses", "at least 1, which is greedy decoding"
+        remedy = "Choose a larger beam; 5 is usual"
+    elif not 1 <= num_best <= beam_size:
+        fault = (
             f"the best {num_best} hypotheses were asked of a beam of {beam_size}",
-            expected="between 1 and the size of the beam",
-            remedy="Ask for fewer, or widen the beam",
+            "1 to the size of the beam",
         )
-    if not patience > 0:
-        raise ConfigError(
-            f"the patience is {patience}",
-            expected="a factor above 0 of the beam",
-            remedy="Leave it out, or set it to 1",
+        remedy = "Ask for fewer, or widen the beam"
+    elif not patience > 0:
+        fault, remedy = (
+            (f"the patience is {patience}", "a factor above 0 of the beam"),
+            "Leave it out, or set it to 1",
         )
+    else:
+        return
+    raise ConfigError(fault[0], expected=fault[1], remedy=remedy)

@@ -7,7 +7,7 @@ Convolutions zero-pad the image and the grids, and the positions are interpolate
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -49,6 +49,8 @@ class MViTConfig(ImageModelConfig):
     """Hidden width of an MLP relative to its tokens."""
     key_stride: int = Field(default=4, ge=1)
     """Stride of the keys in the first stage; halved, down to 1, in each further stage."""
+    pooling: Literal["convolution", "max"] = "convolution"
+    """What pools queries, keys and values: a depthwise 3x3 convolution with a norm, or 3x3 maxima."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     """Stochastic-depth rate of the last block, linear from 0."""
 
@@ -155,11 +157,14 @@ class MViTBlock(nn.Module):
         hidden_dim: int,
         stride: int,
         key_stride: int,
+        pooling: str,
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         norm, self.stride = partial(nn.LayerNorm, eps=NORM_EPS), stride
-        attention = PrefixPoolingAttention(dim, num_heads, query_stride=stride, key_stride=key_stride)
+        attention = PrefixPoolingAttention(
+            dim, num_heads, query_stride=stride, key_stride=key_stride, pooling=pooling
+        )
         self.mixer_norm, self.mixer = norm(dim), attention
         self.mlp_norm, self.mlp = norm(dim), MLP(dim, hidden_dim, out_dim=out_dim)
         self.mlp_skip = Linear(dim, out_dim) if dim != out_dim else None
@@ -202,6 +207,7 @@ def _build_stage(config: MViTConfig, stage: int) -> nn.Sequential:
                 hidden_dim=int(width * config.mlp_ratio),
                 stride=STAGE_FACTOR if stage and index == 0 else 1,
                 key_stride=max(config.key_stride // STAGE_FACTOR**stage, 1),
+                pooling=config.pooling,
                 drop_path=rate,
             )
             for index, rate in enumerate(drop_path_stages(config.drop_path, config.depths)[stage])

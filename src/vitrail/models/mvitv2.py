@@ -133,6 +133,7 @@ def _build_block(config: MViTv2Config, shape: BlockShape, drop_path: float) -> P
         positions=positions,
         query_stride=shape.stride,
         key_stride=shape.key_stride,
+        pooling=config.pooling,
     )
     return PoolingBlock(
         shape.dim,

@@ -55,6 +55,26 @@ class HeadPool(nn.Module):
         return f"num_heads={self.num_heads}, stride={self.stride}"
 
 
+class MaxHeadPool(nn.Module):
+    """Pool the tokens of each head by 3x3 maxima, without weights.
+
+    Paper: Fan et al. 2021 (MViT), table 15; without a norm: published code.
+    """
+
+    def __init__(self, num_heads: int, head_dim: int, *, stride: int) -> None:
+        super().__init__()
+        self.num_heads, self.stride, self.norm = num_heads, stride, nn.Identity()
+
+    def forward(
+        self, x: Float[Tensor, "batch rows columns dim"]
+    ) -> Float[Tensor, "batch new_rows new_columns heads head_dim"]:
+        x = F.max_pool2d(x.movedim(-1, 1), KERNEL_SIZE, stride=self.stride, padding=KERNEL_SIZE // 2)
+        return x.movedim(1, -1).unflatten(-1, (self.num_heads, -1))  # b rows columns heads head_dim
+
+
+POOLS: dict[str, type[HeadPool] | type[MaxHeadPool]] = {"convolution": HeadPool, "max": MaxHeadPool}
+
+
 class PoolingAttention(nn.Module):
     """Attend from pooled queries to pooled keys, and add the queries to the result.
 
@@ -62,6 +82,7 @@ class PoolingAttention(nn.Module):
         positions: bias of the scores, from queries and both grids.
         query_stride: of queries and result, relative to the tokens.
         key_stride: of keys and values.
+        pooling: ``convolution`` or ``max``.
 
     Paper: Fan et al. 2021 (MViT), section 3.1; residual pooling: Li et al. 2022 (MViTv2), equation 5.
     """
@@ -79,15 +100,16 @@ class PoolingAttention(nn.Module):
         positions: nn.Module,
         query_stride: int,
         key_stride: int,
+        pooling: str = "convolution",
     ) -> None:
         super().__init__()
         assert out_dim % num_heads == 0, f"{num_heads} heads do not divide {out_dim} channels"
-        head_dim = out_dim // num_heads
+        head_dim, pool = out_dim // num_heads, POOLS[pooling]
         self.out_dim = out_dim
         self.qkv = Linear(dim, 3 * out_dim)
-        self.query_pool = HeadPool(num_heads, head_dim, stride=query_stride)
-        self.key_pool = HeadPool(num_heads, head_dim, stride=key_stride)
-        self.value_pool = HeadPool(num_heads, head_dim, stride=key_stride)
+        self.query_pool = pool(num_heads, head_dim, stride=query_stride)
+        self.key_pool = pool(num_heads, head_dim, stride=key_stride)
+        self.value_pool = pool(num_heads, head_dim, stride=key_stride)
         self.positions = positions
         self.projection = Linear(out_dim, out_dim)
         self.tap = None
@@ -117,22 +139,25 @@ class PrefixPoolingAttention(nn.Module):
     Args:
         query_stride: of queries and result, relative to the tokens' grid; at stride 1 they are not pooled.
         key_stride: of keys and values, which are always pooled.
+        pooling: ``convolution`` or ``max``.
 
-    Paper: Fan et al. 2021 (MViT), section 3.1; convolutions that pool: table 15; prefix: published code.
+    Paper: Fan et al. 2021 (MViT), section 3.1; what pools: table 15; prefix: published code.
     """
 
     attend = staticmethod(attend)
 
     tap: Tap | None
 
-    def __init__(self, dim: int, num_heads: int, *, query_stride: int, key_stride: int) -> None:
+    def __init__(
+        self, dim: int, num_heads: int, *, query_stride: int, key_stride: int, pooling: str = "convolution"
+    ) -> None:
         super().__init__()
         assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
-        self.num_heads, head_dim = num_heads, dim // num_heads
+        self.num_heads, head_dim, pool = num_heads, dim // num_heads, POOLS[pooling]
         self.qkv = Linear(dim, 3 * dim)
-        self.query_pool = HeadPool(num_heads, head_dim, stride=query_stride) if query_stride > 1 else None
-        self.key_pool = HeadPool(num_heads, head_dim, stride=key_stride)
-        self.value_pool = HeadPool(num_heads, head_dim, stride=key_stride)
+        self.query_pool = pool(num_heads, head_dim, stride=query_stride) if query_stride > 1 else None
+        self.key_pool = pool(num_heads, head_dim, stride=key_stride)
+        self.value_pool = pool(num_heads, head_dim, stride=key_stride)
         self.projection = Linear(dim, dim)
         self.tap = None
 
@@ -146,7 +171,7 @@ class PrefixPoolingAttention(nn.Module):
         out = attend_by(query, key, value, tap=self.tap, grids=grids, attend=self.attend)
         return self.projection(out.transpose(1, 2).flatten(2)), query_grid
 
-    def _pool(self, x: Tokens, pool: HeadPool | None, grid: Grid) -> tuple[Tensor, Grid]:
+    def _pool(self, x: Tokens, pool: HeadPool | MaxHeadPool | None, grid: Grid) -> tuple[Tensor, Grid]:
         """Return the tokens by head (batch heads tokens head_dim) and their grid."""
         if pool is None:
             return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2), grid

@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from making.small_models import shrink
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models import MODELS, build
 from vitrail.models.vit import ViTConfig
-from vitrail.models.weights.conversion import SOURCES, convert, convert_to, export
+from vitrail.models.weights.conversion import SOURCES, convert, convert_to, export, fit_config
 
 TINY = {"width": 12, "depth": 2, "num_heads": 3, "num_classes": 5, "patch_size": 8, "image_size": (16, 24)}
 HEADLESS = {name: value for name, value in TINY.items() if name != "num_classes"}
@@ -92,3 +93,16 @@ def test_every_table_names_each_tensor_of_its_models_once(source):
 
         assert sorted(ours) == sorted(expected), variant
         assert len(theirs) == len(set(theirs)), variant
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("vit_ti16", "timm"), ("deit_ti16_distilled", "hf"), ("mvit_b16", "slowfast"), ("pvt_t", "hf")],
+)
+def test_weights_alone_show_the_number_of_classes_and_the_image_size(name, source):
+    config = shrink(name).with_changes({"image_size": (32, 32)})
+    theirs = export(config.build().state_dict(), source=source, config=config)
+    other = config.with_changes({"image_size": (48, 48), "num_classes": 7})
+    assert fit_config(theirs, source=source, config=other) == config
+    flat = config.with_changes({"image_size": (16, 64)})  # as many patches
+    assert fit_config(theirs, source=source, config=flat) == flat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,11 +12,15 @@ from torch import Tensor
 
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.models import MODELS
-from vitrail.models.contract import DetectionModelConfig, ModelConfig
+from vitrail.models.checkpoint import differences
+from vitrail.models.contract import DetectionModelConfig, ImageModelConfig, ModelConfig
 from vitrail.models.weights.layouts import authors, hf, timm, torchvision
 from vitrail.models.weights.table import Entry, Source, State, to_ours, to_theirs
+from vitrail.nn.feature_maps import coarser_grid
 
 HEADS = ("head.", "class_head.")
+POSITIONS = ("positions.table", "stages.0.positions.table")  # of an image's first grid
+NUM_PREFIX = (0, 1, 2)  # tokens before a grid; no two squares are so close, but 0 and 1
 MAX_LISTED = 8
 SOURCES = {
     source.name: source
@@ -88,19 +93,30 @@ def export(state_dict: Mapping[str, Tensor], *, source: str, config: ModelConfig
 
 
 def fit_config(state_dict: Mapping[str, Tensor], *, source: str, config: ModelConfig) -> ModelConfig:
-    """Return the settings with the number of classes of the weights' head.
+    """Return the settings with the number of classes and the image size that tensors of the weights show.
+
+    A square image is assumed where the position embeddings are not those of the settings' image size.
 
     Raises:
         ConfigError: as ``convert``.
     """
+    changes: dict[str, Any] = {}
     for entry in find_source(source).table(config):
-        is_head = len(entry.ours) == 1 and entry.ours[0].startswith(HEADS) and entry.ours[0].endswith("bias")
-        if is_head and len(entry.theirs) == 1 and entry.theirs[0] in state_dict:
+        name = entry.ours[0]
+        if len(entry.ours) > 1 or len(entry.theirs) > 1 or entry.theirs[0] not in state_dict:
+            continue
+        theirs = state_dict[entry.theirs[0]]
+        if name.startswith(HEADS) and name.endswith("bias"):
             has_no_object = isinstance(config, DetectionModelConfig) and config.scoring == "softmax"
-            return config.with_changes(
-                {"num_classes": state_dict[entry.theirs[0]].numel() - int(has_no_object)}
-            )
-    return config
+            changes.setdefault("num_classes", theirs.numel() - int(has_no_object))
+        elif name in POSITIONS and isinstance(config, ImageModelConfig):
+            patch_size: int = config.patch_size  # type: ignore[attr-defined]
+            num_tokens = theirs.shape[-2]
+            side = math.isqrt(num_tokens)
+            made_for = math.prod(coarser_grid(config.image_size, patch_size))
+            if num_tokens - made_for not in NUM_PREFIX and num_tokens - side**2 in NUM_PREFIX:
+                changes["image_size"] = (side * patch_size, side * patch_size)
+    return config.with_changes(changes) if changes else config
 
 
 def find_source(name: str) -> Source:
@@ -146,13 +162,7 @@ def _choose_table(source: Source, state_dict: Mapping[str, Tensor], config: Mode
 
 
 def _check_shapes(state: State, expected: Mapping[str, Tensor], config: ModelConfig) -> None:
-    faults = [f"{name} is missing" for name in expected if name not in state]
-    faults += [f"{name} is not of this model" for name in state if name not in expected]
-    faults += [
-        f"{name} is {tuple(tensor.shape)}, not {tuple(expected[name].shape)}"
-        for name, tensor in state.items()
-        if name in expected and tensor.shape != expected[name].shape
-    ]
+    faults = differences(expected, state)
     if faults:
         more = f"; and {len(faults) - MAX_LISTED} more" if len(faults) > MAX_LISTED else ""
         raise CheckpointError(

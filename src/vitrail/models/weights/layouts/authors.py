@@ -121,7 +121,8 @@ def _mvit(config: MViTConfig) -> Iterator[Entry]:
             ours, theirs = f"stages.{stage}.{index}", f"blocks.{sum(config.depths[:stage]) + index}"
             yield from layers(ours, theirs, NORMS_AND_MLP)
             yield from layers(f"{ours}.mixer", f"{theirs}.attn", {"qkv": "qkv", "projection": "proj"})
-            for part in ("query", "key", "value") if stage and index == 0 else ("key", "value"):
+            pools = ("query", "key", "value") if stage and index == 0 else ("key", "value")
+            for part in pools if config.pooling == "convolution" else ():
                 yield changed(  # their convolutions have an axis of time
                     f"{ours}.mixer.{part}_pool.weight",
                     f"{theirs}.attn.pool_{part[0]}.weight",
