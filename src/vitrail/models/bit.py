@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.pyramid import Pyramid
 from vitrail.nn.blocks import DropPath, drop_path_stages
 from vitrail.nn.convolution import StandardisedConvolution
-from vitrail.nn.feature_maps import map_to_tokens, run_stages
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits
 
 NUM_GROUPS = 32  # Kolesnikov et al. 2020, published code; also Wu and He 2018, section 4.1
 
@@ -53,7 +53,7 @@ class BiTConfig(ImageModelConfig):
         return BiT(self)
 
 
-class BiT(nn.Module):
+class BiT(Pyramid):
     """A stem, stages of pre-activation blocks, group norm and ReLU, and a linear layer on the mean.
 
     Paper: Kolesnikov et al. 2020, section 3.2.
@@ -72,13 +72,6 @@ class BiT(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         return self.head(self.tokens(images).mean(dim=1))
-
-    def tokens(self, images: Images) -> Tokens:
-        return map_to_tokens(self.final(self.features(images)[-1]))
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        check_images(images, self.config)
-        return run_stages(self.stages, self.stem(images))
 
 
 class GroupNormReLU(nn.Module):

@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.pyramid import Pyramid
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.convolution import NormedConvolution, NormFactory, Padding
-from vitrail.nn.feature_maps import map_to_tokens, run_stages
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits
 
 CHANNEL_MULTIPLE = 8  # Tan and Le 2019, published code
 STEM_CHANNELS, HEAD_CHANNELS = 32, 1280  # Tan and Le 2019, table 1
@@ -94,7 +94,7 @@ class EfficientNetConfig(ImageModelConfig):
         return EfficientNet(self)
 
 
-class EfficientNet(nn.Module):
+class EfficientNet(Pyramid):
     """A stem, stages of inverted residual blocks, a 1x1 convolution, and a linear layer on the mean.
 
     Paper: Tan and Le 2019, table 1.
@@ -119,13 +119,6 @@ class EfficientNet(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         return self.head(self.tokens(images).mean(dim=1))
-
-    def tokens(self, images: Images) -> Tokens:
-        return map_to_tokens(self.final(self.features(images)[-1]))
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        check_images(images, self.config)
-        return run_stages(self.stages, self.stem(images))
 
 
 class SqueezeExcite(nn.Module):

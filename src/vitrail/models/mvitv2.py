@@ -12,14 +12,15 @@ from typing import ClassVar, Literal, NamedTuple
 
 from torch import nn
 
-from vitrail.models.contract import ModelConfig, check_images
+from vitrail.models.contract import ModelConfig
 from vitrail.models.mvit import STAGE_FACTOR, MViTConfig, OverlappingPatches
+from vitrail.models.pyramid import Pyramid
 from vitrail.nn.blocks import MLP
 from vitrail.nn.convolution import ChannelLayerNorm
-from vitrail.nn.feature_maps import coarser_grid, map_to_tokens, run_stages
+from vitrail.nn.feature_maps import coarser_grid
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.pooling_attention import NORM_EPS, DecomposedRelativePositions, PoolingAttention, PoolingBlock
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens
+from vitrail.nn.tokens import Grid, Images, Logits
 
 
 class MViTv2Config(MViTConfig):
@@ -40,7 +41,7 @@ class MViTv2Config(MViTConfig):
         return MViTv2(self)
 
 
-class MViTv2(nn.Module):
+class MViTv2(Pyramid):
     """Overlapping patches, stages of pooling attention, a norm, and a linear layer on the mean.
 
     Paper: Li et al. 2022, table 1.
@@ -61,13 +62,6 @@ class MViTv2(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         return self.head(self.tokens(images).mean(dim=1))
-
-    def tokens(self, images: Images) -> Tokens:
-        return map_to_tokens(self.final(self.features(images)[-1]))
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        check_images(images, self.config)
-        return run_stages(self.stages, self.stem(images))
 
 
 _BASE = MViTv2Config(drop_path=0.3)

@@ -15,12 +15,13 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from vitrail.models.contract import ModelConfig, check_images
+from vitrail.models.contract import ModelConfig
 from vitrail.models.pvt import PVTConfig
+from vitrail.models.pyramid import Pyramid
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.convolution import ChannelLayerNorm, widen_to_stride
-from vitrail.nn.feature_maps import flatten_map, map_to_tokens, run_stages, tokens_to_map
+from vitrail.nn.feature_maps import flatten_map, map_to_tokens, tokens_to_map
 from vitrail.nn.linear import Linear
 from vitrail.nn.reduction import PooledReduction, ReducedAttention, StridedReduction
 from vitrail.nn.tokens import FeatureMap, Grid, Images, InputMap, Logits, Mask, Tokens
@@ -47,7 +48,7 @@ class PVTv2Config(PVTConfig):
         return PVTv2(self)
 
 
-class PVTv2(nn.Module):
+class PVTv2(Pyramid):
     """Stages of overlapping patches and blocks, each with a norm, and a linear layer on the mean.
 
     Paper: Wang et al. 2022, section 3 and table 1.
@@ -64,13 +65,6 @@ class PVTv2(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         return self.head(self.tokens(images).mean(dim=1))
-
-    def tokens(self, images: Images) -> Tokens:
-        return map_to_tokens(self.final(self.features(images)[-1]))
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        check_images(images, self.config)
-        return run_stages(self.stages, self.stem(images))
 
 
 class PVTv2Stage(nn.Module):

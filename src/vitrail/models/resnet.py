@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.pyramid import Pyramid
 from vitrail.nn.blocks import DropPath, drop_path_stages
 from vitrail.nn.convolution import FrozenBatchNorm, NormedConvolution, NormFactory
-from vitrail.nn.feature_maps import map_to_tokens, run_stages
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens
+from vitrail.nn.feature_maps import run_stages
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits
 
 EXPANSION = 4  # He et al. 2016, table 1: a bottleneck's last convolution is four times as wide
 
@@ -78,7 +79,7 @@ class ResNetConfig(ImageModelConfig):
         return ResNet(self)
 
 
-class ResNet(nn.Module):
+class ResNet(Pyramid):
     """A stem, stages of residual blocks, and a linear layer on the mean over positions.
 
     Paper: He et al. 2016, table 1.
@@ -94,13 +95,6 @@ class ResNet(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         return self.head(self.tokens(images).mean(dim=1))
-
-    def tokens(self, images: Images) -> Tokens:
-        return map_to_tokens(self.final(self.features(images)[-1]))
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        check_images(images, self.config)
-        return run_stages(self.stages, self.stem(images))
 
 
 class Backbone(nn.Module):

@@ -12,13 +12,14 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 from torch import nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.pyramid import Pyramid
 from vitrail.nn.blocks import MLP, Block, drop_path_stages
 from vitrail.nn.convolution import ChannelLayerNorm
-from vitrail.nn.feature_maps import flatten_map, map_to_tokens, run_stages, tokens_to_map
+from vitrail.nn.feature_maps import flatten_map, tokens_to_map
 from vitrail.nn.mixers.lstm import GridLSTM
 from vitrail.nn.patches import PatchEmbed
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits
 
 
 class Sequencer2DConfig(ImageModelConfig):
@@ -66,7 +67,7 @@ class Sequencer2DConfig(ImageModelConfig):
         return Sequencer2D(self)
 
 
-class Sequencer2D(nn.Module):
+class Sequencer2D(Pyramid):
     """A pyramid whose tokens are mixed by LSTMs along columns and rows.
 
     Paper: Tatsunami and Taki 2022, figure 2.
@@ -84,13 +85,6 @@ class Sequencer2D(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         return self.head(self.tokens(images).mean(dim=1))
-
-    def tokens(self, images: Images) -> Tokens:
-        return map_to_tokens(self.final(self.features(images)[-1]))
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        check_images(images, self.config)
-        return run_stages(self.stages, self.stem(images))
 
 
 class SequencerStage(nn.Module):

@@ -15,14 +15,15 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from vitrail.models.contract import ImageModelConfig, ModelConfig, check_images
+from vitrail.models.contract import ImageModelConfig, ModelConfig
+from vitrail.models.pyramid import Pyramid
 from vitrail.nn.blocks import MLP, Block, drop_path_stages
 from vitrail.nn.convolution import ChannelLayerNorm
-from vitrail.nn.feature_maps import coarser_grid, map_to_tokens, run_stages
+from vitrail.nn.feature_maps import coarser_grid
 from vitrail.nn.linear import Linear, draw_linear_layers
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.relative import GridRelativeBias
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits
 from vitrail.nn.windows import WindowAttention, Windows, WindowStage, fit_windows
 
 EPSILON = 1e-5  # every norm, published code
@@ -78,7 +79,7 @@ class SwinConfig(ImageModelConfig):
         return Swin(self)
 
 
-class Swin(nn.Module):
+class Swin(Pyramid):
     """Patches, stages of window attention (W-MSA and SW-MSA in turn), a norm, and a linear layer on the mean.
 
     Paper: Liu et al. 2021, section 3.1 and figure 3.
@@ -95,13 +96,6 @@ class Swin(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         return self.head(self.tokens(images).mean(dim=1))
-
-    def tokens(self, images: Images) -> Tokens:
-        return map_to_tokens(self.final(self.features(images)[-1]))
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        check_images(images, self.config)
-        return run_stages(self.stages, self.stem(images))
 
 
 def merge_squares(

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 from torch import nn
 
-from vitrail.models.contract import ModelConfig, check_images
+from vitrail.models.contract import ModelConfig
+from vitrail.models.pyramid import Pyramid
 from vitrail.models.swin import EPSILON, BlockShape, SwinConfig, build_stages, build_stem, merge_squares
 from vitrail.nn.blocks import MLP, Block
 from vitrail.nn.convolution import ChannelLayerNorm
-from vitrail.nn.feature_maps import map_to_tokens, run_stages
 from vitrail.nn.linear import Linear, draw_linear_layers
 from vitrail.nn.relative import ContinuousRelativeBias
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits, Tokens
+from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits
 from vitrail.nn.windows import CosineWindowAttention
 
 
@@ -52,7 +52,7 @@ class SwinV2Config(SwinConfig):
         return SwinV2(self)
 
 
-class SwinV2(nn.Module):
+class SwinV2(Pyramid):
     """A Swin Transformer with cosine attention and norms at the end of its branches.
 
     Paper: Liu et al. 2022, section 3 and figure 1.
@@ -70,13 +70,6 @@ class SwinV2(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         return self.head(self.tokens(images).mean(dim=1))
-
-    def tokens(self, images: Images) -> Tokens:
-        return map_to_tokens(self.final(self.features(images)[-1]))
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        check_images(images, self.config)
-        return run_stages(self.stages, self.stem(images))
 
 
 class PostNormPatchMerging(nn.Module):
