@@ -12,7 +12,7 @@ from torch import nn
 from making.random_weights import randomise
 from vitrail.core.errors import DataError
 from vitrail.interpret import record_attention
-from vitrail.models import build, build_from_settings, model_settings
+from vitrail.models import build, config_from_settings, model_settings
 from vitrail.models.checkpoint import load_model, save_model
 from vitrail.models.clip import CLIP
 from vitrail.models.contract import ImageTextModel, check_texts
@@ -73,7 +73,7 @@ def test_a_text_is_read_to_its_end_and_no_further(model: CLIP) -> None:
 
 def test_settings_and_weights_survive_a_folder(model: CLIP, tmp_path) -> None:
     settings = {"name": "clip_b32", **model.config.model_dump(mode="json")}
-    again = build_from_settings(json.loads(json.dumps(settings)))
+    again = config_from_settings(json.loads(json.dumps(settings))).build()
     assert again.config == model.config
     arguments = {"preprocessing": {}, "class_names": [], "about": {}}
     save_model(tmp_path / "model", model, model_settings=settings, **arguments)
@@ -149,5 +149,5 @@ def test_texts_without_a_length_each_are_refused() -> None:
 def test_the_small_one_of_ours_has_an_image_model_of_ours() -> None:
     settings = model_settings("clip_tiny")
     assert settings["image_model"] == "vit_micro"
-    model = build_from_settings(settings)
+    model = config_from_settings(settings).build()
     assert model.embed_images(torch.randn(1, 3, 64, 64)).shape == (1, settings["embedding_dim"])

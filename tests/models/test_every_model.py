@@ -7,7 +7,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from making.small_models import CHANGES, build_shaken, shrink, small_changes, small_configs
-from vitrail.models import MODELS, build_from_settings, model_settings
+from vitrail.models import MODELS, config_from_settings, model_settings
 from vitrail.models.checkpoint import load_model, save_model
 from vitrail.models.contract import (
     DetectionModelConfig,
@@ -40,7 +40,7 @@ def test_settings_name_their_family_paper_and_policies(name):
 @pytest.mark.parametrize("name", sorted(name for name in MODELS if MODELS[name].family in CHANGES))
 def test_the_stored_settings_are_those_of_the_same_model(name):
     settings = model_settings(name, **small_changes(name))
-    assert build_from_settings(settings).config == shrink(name)
+    assert config_from_settings(settings).build().config == shrink(name)
 
 
 def test_the_seed_determines_the_weights(config):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from making.torch_recurrence import randomise
 from vitrail.core.errors import ConfigError
-from vitrail.models import build, build_from_settings, config_from_settings
+from vitrail.models import build, config_from_settings
 from vitrail.models.cost import count_parameters
 from vitrail.models.recurrent import VARIANTS, RecurrentConfig
 from vitrail.nn.recurrent_decoder import AttentionDecoder, InputFeedingDecoder
@@ -74,7 +74,7 @@ def test_gru_additive_is_bahdanau_s_and_runs_from_before_are_still_luong_s():
     for feeding in (True, False):
         settings = {**stored, "name": "gru_additive", "input_feeding": feeding}
         assert config_from_settings(settings).input_feeding is feeding
-        decoder = build_from_settings(settings).decoder
+        decoder = config_from_settings(settings).build().decoder
         assert type(decoder) is (InputFeedingDecoder if feeding else AttentionDecoder)
 
 

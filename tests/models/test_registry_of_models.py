@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vitrail.core.errors import ConfigError
-from vitrail.models import MODELS, build, build_from_settings, list_models, model_settings
+from vitrail.models import MODELS, build, config_from_settings, list_models, model_settings
 
 TINY = {"width": 12, "depth": 2, "num_heads": 3, "num_classes": 5, "patch_size": 8, "image_size": (16, 24)}
 
@@ -31,7 +31,7 @@ def test_a_wrong_field_is_answered_with_the_nearest():
 def test_settings_survive_json_and_build_the_same_model():
     stem = {"channels": [5], "strides": [2], "norm": "batch"}
     settings = model_settings("vit_s16", **TINY, stem=stem)
-    again = build_from_settings(json.loads(json.dumps(settings)))
+    again = config_from_settings(json.loads(json.dumps(settings))).build()
 
     assert settings["name"] == "vit_s16"
     assert again.config == build("vit_s16", **TINY, stem=stem).config
@@ -39,13 +39,13 @@ def test_settings_survive_json_and_build_the_same_model():
 
 
 def test_stored_settings_override_those_of_the_name():
-    model = build_from_settings({"name": "vit_s16", **TINY})
+    model = config_from_settings({"name": "vit_s16", **TINY}).build()
     assert model(torch.randn(2, 3, 16, 24)).shape == (2, 5)
 
 
 def test_settings_without_a_name_are_refused():
     with pytest.raises(ConfigError, match="hold no name"):
-        build_from_settings(TINY)
+        config_from_settings(TINY).build()
 
 
 def test_the_package_of_models_does_not_import_torch():

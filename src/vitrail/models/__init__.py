@@ -43,20 +43,11 @@ def build(name: str, **changes: Any) -> nn.Module:
     return configure(name, **changes).build()
 
 
-def build_from_settings(settings: Mapping[str, Any]) -> nn.Module:
-    """Build a model from stored settings, as ``model_settings`` returns them.
+def config_from_settings(settings: Mapping[str, Any]) -> ModelConfig:
+    """Return a model's config from stored settings, as ``model_settings`` returns them.
 
     Raises:
         ConfigError: as ``build``, or the settings hold no name.
-    """
-    return config_from_settings(settings).build()
-
-
-def config_from_settings(settings: Mapping[str, Any]) -> ModelConfig:
-    """Return a model's config from stored settings, without building the model.
-
-    Raises:
-        ConfigError: as ``build_from_settings``.
     """
     if "name" not in settings:
         raise ConfigError(

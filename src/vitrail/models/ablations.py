@@ -17,10 +17,11 @@ from torch import nn
 from vitrail.core.config import Config
 from vitrail.models.block_settings import BlockSettings, check_blocks, split_positions
 from vitrail.models.contract import ImageModelConfig, check_images
+from vitrail.models.pyramid import Plain
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, Dropout, NormPlace, drop_path_rates
 from vitrail.nn.convolution import ChannelLayerNorm
-from vitrail.nn.feature_maps import flatten_map, tokens_to_map
+from vitrail.nn.feature_maps import flatten_map
 from vitrail.nn.heads import DistilledHead, FlattenPool, MeanPool, MLPHead, PrefixPool
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.mixers import MixerShape, build_mixer
@@ -31,7 +32,7 @@ from vitrail.nn.rotary import GridRotary
 from vitrail.nn.scores import ScoreName
 from vitrail.nn.sinusoidal import SinusoidalGridPositions
 from vitrail.nn.stems import NUM_GROUPS, ConvStem, PatchMLP, ResNetStem, resnet_stride
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens
+from vitrail.nn.tokens import Grid, Images, Logits, Tokens
 
 if TYPE_CHECKING:
     from vitrail.models.vit import ViTConfig
@@ -195,7 +196,7 @@ def check_variations(config: ViTConfig) -> None:
         config.stem.check(config.patch_size)
 
 
-class VariedViT(nn.Module):
+class VariedViT(Plain):
     """A Vision Transformer of any variation; its parts have the names of those in ``models.vit.ViT``."""
 
     positions: nn.Module | None
@@ -224,13 +225,6 @@ class VariedViT(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         return self.classify(*self.tokens_and_grid(images))
-
-    def tokens(self, images: Images) -> Tokens:
-        return self.tokens_and_grid(images)[0]
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        tokens, grid = self.tokens_and_grid(images)
-        return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
 
     def tokens_and_grid(self, images: Images) -> tuple[Tokens, Grid]:
         x, grid = self.embed(images)

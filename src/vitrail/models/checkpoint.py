@@ -72,7 +72,7 @@ def save_model(
 
     Args:
         model: its parameters and persistent buffers are stored; tied tensors once.
-        model_settings: as for ``vitrail.models.build_from_settings``.
+        model_settings: as for ``vitrail.models.config_from_settings``.
         class_names: one name for each output.
         files: content of further files, by name.
 
@@ -108,7 +108,7 @@ def load_model(folder: Path, *, build: Callable[[dict[str, Any]], nn.Module] | N
     """Read and verify what ``save_model`` wrote.
 
     Args:
-        build: builds the model from its settings; default: ``vitrail.models.build_from_settings``.
+        build: builds the model from its settings; by default as ``vitrail.models.config_from_settings`` says.
 
     Raises:
         CheckpointError: a file is missing, damaged, from a later version or holds another model's weights.
@@ -127,10 +127,11 @@ def load_model(folder: Path, *, build: Callable[[dict[str, Any]], nn.Module] | N
         ) from None
     tensors = read_tensors(folder / WEIGHTS_FILE, sha256=expected)
     if build is None:
-        from vitrail.models import build_from_settings
+        from vitrail.models import config_from_settings
 
-        build = build_from_settings
-    model = build(settings)
+        model = config_from_settings(settings).build()
+    else:
+        model = build(settings)
     fill_state(model, tensors, origin=folder / WEIGHTS_FILE)
     files = {
         name: _read_verified(folder / name, sha256) for name, sha256 in description.get("files", {}).items()

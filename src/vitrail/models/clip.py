@@ -25,16 +25,17 @@ from vitrail.models.contract import (
     check_texts,
     find_image_model,
 )
+from vitrail.models.pyramid import Plain
 from vitrail.nn.activations import ACTIVATIONS, ActivationName
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block
-from vitrail.nn.feature_maps import coarser_grid, flatten_map, tokens_to_map
+from vitrail.nn.feature_maps import coarser_grid, flatten_map
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import causal_mask
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.positions import LearnedGridPositions
 from vitrail.nn.sequence_positions import LearnedPositions
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens
+from vitrail.nn.tokens import Grid, Images, Logits, Tokens
 
 MLP_RATIO = 4  # all published models
 NORM_EPS = 1e-5  # published code
@@ -63,7 +64,7 @@ class CLIPImageConfig(ImageModelConfig):
         return ImageTower(self)
 
 
-class ImageTower(nn.Module):
+class ImageTower(Plain):
     """A Vision Transformer with one more norm before its blocks.
 
     Paper: Radford et al. 2021, section 2.4.
@@ -90,15 +91,7 @@ class ImageTower(nn.Module):
     def forward(self, images: Images) -> Logits:
         return self.head(self.tokens(images)[:, 0])
 
-    def tokens(self, images: Images) -> Tokens:
-        """Return the tokens after the last norm: the class token, then the grid row by row."""
-        return self._tokens_and_grid(images)[0]
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        tokens, grid = self._tokens_and_grid(images)
-        return [tokens_to_map(tokens[:, 1:], grid)]
-
-    def _tokens_and_grid(self, images: Tensor) -> tuple[Tensor, Grid]:
+    def tokens_and_grid(self, images: Images) -> tuple[Tokens, Grid]:
         check_images(images, self.config)
         x, grid = flatten_map(self.stem(images))  # b patches d
         # Under autocast the stem decides the type of the residual stream: float32 positions would widen it.

@@ -11,12 +11,12 @@ from torch import nn
 
 from vitrail.core.errors import ConfigError
 from vitrail.models.ablations import VariedViT
+from vitrail.models.pyramid import Plain
 from vitrail.models.vit import ViT
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import Block
-from vitrail.nn.feature_maps import tokens_to_map
 from vitrail.nn.token_merging import Merged, TokenMergingBlock, begin_merging, restore_tokens
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens
+from vitrail.nn.tokens import Grid, Images, Logits, Tokens
 
 SCHEDULES = ("constant", "decreasing")
 
@@ -76,7 +76,7 @@ def merging_counts(num_blocks: int, num_merged: int, schedule: str) -> tuple[int
     return tuple(round(2 * num_merged * (1 - index / (num_blocks - 1))) for index in range(num_blocks))
 
 
-class MergedViT(nn.Module):
+class MergedViT(Plain):
     """A Vision Transformer with merging blocks; it shares the model's layers under the same names."""
 
     norm: nn.Module
@@ -94,13 +94,6 @@ class MergedViT(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         return self.kind.classify(self, *self.tokens_and_grid(images))  # type: ignore[arg-type]
-
-    def tokens(self, images: Images) -> Tokens:
-        return self.tokens_and_grid(images)[0]
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        tokens, grid = self.tokens_and_grid(images)
-        return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
 
     def tokens_and_grid(self, images: Images) -> tuple[Tokens, Grid]:
         """Return the tokens after the last norm; merged patches are equal."""

@@ -1,12 +1,29 @@
-"""What image models of stages have in common: the feature map of each stage, and the tokens of the last."""
+"""Tokens and feature maps of image models: of pyramids, with several stages, and of plain ones, with one."""
 
 from __future__ import annotations
 
 from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, check_images
-from vitrail.nn.feature_maps import map_to_tokens, run_stages
-from vitrail.nn.tokens import FeatureMap, Images, Tokens
+from vitrail.nn.feature_maps import map_to_tokens, run_stages, tokens_to_map
+from vitrail.nn.tokens import FeatureMap, Grid, Images, Tokens
+
+
+class Plain(nn.Module):
+    """A model whose blocks all share the patches of one grid, after ``num_prefix`` other tokens."""
+
+    num_prefix: int
+
+    def tokens(self, images: Images) -> Tokens:
+        return self.tokens_and_grid(images)[0]
+
+    def features(self, images: Images) -> list[FeatureMap]:
+        tokens, grid = self.tokens_and_grid(images)
+        return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
+
+    def tokens_and_grid(self, images: Images) -> tuple[Tokens, Grid]:
+        """Return the tokens after the last norm, prefix tokens first, and the grid of the patches."""
+        raise NotImplementedError
 
 
 class Pyramid(nn.Module):

@@ -16,14 +16,15 @@ from torch import nn
 
 from vitrail.models.ablations import SMALL_IMAGES, VariedViT, ViTVariations, check_variations
 from vitrail.models.contract import ModelConfig, check_images
+from vitrail.models.pyramid import Plain
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, Dropout, drop_path_rates
-from vitrail.nn.feature_maps import coarser_grid, flatten_map, tokens_to_map
+from vitrail.nn.feature_maps import coarser_grid, flatten_map
 from vitrail.nn.heads import DistilledHead
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.positions import LearnedGridPositions
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens
+from vitrail.nn.tokens import Grid, Images, Logits, Tokens
 
 
 class ViTConfig(ViTVariations):
@@ -82,7 +83,7 @@ class ViTConfig(ViTVariations):
         return VariedViT(self) if self.is_varied else ViT(self)
 
 
-class ViT(nn.Module):
+class ViT(Plain):
     """Vision Transformer: an image is a sentence of patches.
 
     Paper: Dosovitskiy et al. 2021, equations 1 to 4; the distillation token: Touvron et al. 2021, section 4.
@@ -111,7 +112,6 @@ class ViT(nn.Module):
         return self.classify(*self.tokens_and_grid(images))
 
     def tokens_and_grid(self, images: Images) -> tuple[Tokens, Grid]:
-        """Return the tokens after the last norm, prefix tokens first, and the grid of the patches."""
         x, grid = self.embed(images)
         for block in self.blocks:
             x = block(x, grid=grid)  # equations 2 and 3
@@ -130,15 +130,6 @@ class ViT(nn.Module):
     def classify(self, tokens: Tokens, grid: Grid) -> Logits:
         """Return logits from the class token (equation 4), or both prefix tokens of a distilled model."""
         return self.head(tokens[:, :2] if self.config.distilled else tokens[:, 0])
-
-    def tokens(self, images: Images) -> Tokens:
-        """Return the tokens after the last norm: prefix tokens, then the grid row by row."""
-        return self.tokens_and_grid(images)[0]
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        """Return the patch tokens after the last norm as one feature map."""
-        tokens, grid = self.tokens_and_grid(images)
-        return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
 
 
 def _build_block(config: ViTConfig, drop_path: float) -> Block:
