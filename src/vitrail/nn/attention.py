@@ -122,7 +122,48 @@ def attend_by(
     return result
 
 
-class Attention(nn.Module):
+class AttentionLayer(nn.Module):
+    """What every layer of attention has: the function that averages, dropout of its weights, and a tap."""
+
+    attend = staticmethod(attend)
+    drop = staticmethod(F.dropout)
+
+    dropout: float = 0.0
+    """Probability that an attention weight is dropped."""
+    tap: Tap | None = None
+    """Called at every forward pass; see ``interpret.record``."""
+
+    def average(
+        self,
+        query: Float[Tensor, "batch heads queries dim"],
+        key: Float[Tensor, "batch heads keys dim"],
+        value: Float[Tensor, "batch heads keys value_dim"],
+        *,
+        score: Score | None = None,
+        bias: Bias | None = None,
+        may_attend: Mask | None = None,
+        kind: str = "self",
+        grids: TokenGrids | None = None,
+        is_recorded: bool = True,
+    ) -> Float[Tensor, "batch heads queries value_dim"]:
+        """Return ``attend_by`` with this layer's functions, dropout and, unless not recorded, its tap."""
+        return attend_by(
+            query,
+            key,
+            value,
+            score=score,
+            bias=bias,
+            may_attend=may_attend,
+            dropout=self.dropout if self.training else 0.0,
+            tap=self.tap if is_recorded else None,
+            kind=kind,
+            grids=grids,
+            attend=self.attend,
+            drop=self.drop,
+        )
+
+
+class Attention(AttentionLayer):
     """Multi-head self-attention.
 
     Query, key and value weights are one matrix, so that all three are one product.
@@ -137,12 +178,6 @@ class Attention(nn.Module):
 
     Paper: Vaswani et al. 2017, section 3.2.2.
     """
-
-    attend = staticmethod(attend)
-    drop = staticmethod(F.dropout)
-
-    tap: Tap | None
-    """Called at every forward pass; see ``interpret.record``."""
 
     def __init__(
         self,
@@ -163,7 +198,6 @@ class Attention(nn.Module):
         self.score = build_score(score, num_heads=num_heads, dim=self.head_dim)
         self.positions = positions
         self.projection = Linear(num_heads * self.value_dim, dim)
-        self.tap = None
 
     def forward(
         self,
@@ -187,18 +221,8 @@ class Attention(nn.Module):
             query, key, value, bias = cache.extend(query, key, value, self.positions)
         elif self.positions is not None:
             query, key, bias = self.positions.place(query, key, grid=grid)  # type: ignore[operator]
-        out = attend_by(
-            query,
-            key,
-            value,
-            score=self.score,
-            bias=bias,
-            may_attend=may_attend,
-            dropout=self.dropout if self.training else 0.0,
-            tap=self.tap,
-            grids=one_grid(grid),
-            attend=self.attend,
-            drop=self.drop,
+        out = self.average(
+            query, key, value, score=self.score, bias=bias, may_attend=may_attend, grids=one_grid(grid)
         )
         return self.projection(out.transpose(1, 2).flatten(2))
 

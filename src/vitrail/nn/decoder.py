@@ -14,11 +14,10 @@ from typing import Literal, NamedTuple, Self
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import attend, attend_by, head_widths
+from vitrail.nn.attention import AttentionLayer, head_widths
 from vitrail.nn.blocks import Dropout, NormFactory
 from vitrail.nn.cache import KeyValueCache, LayerCache
 from vitrail.nn.linear import Linear
-from vitrail.nn.tap import Tap
 from vitrail.nn.tokens import Bias, Mask, Tokens
 
 
@@ -29,7 +28,7 @@ class CrossMemory(NamedTuple):
     values: Float[Tensor, "batch heads keys value_dim"]
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(AttentionLayer):
     """Multi-head attention to a context whose keys and values are computed once, by ``remember``.
 
     Args:
@@ -38,9 +37,6 @@ class CrossAttention(nn.Module):
 
     Paper: Vaswani et al. 2017, section 3.2.3, "encoder-decoder attention".
     """
-
-    attend = staticmethod(attend)
-    tap: Tap | None
 
     def __init__(
         self,
@@ -57,7 +53,6 @@ class CrossAttention(nn.Module):
         self.query = Linear(dim, num_heads * self.head_dim)
         self.key_value = Linear(dim, num_heads * (self.head_dim + self.value_dim))
         self.projection = Linear(num_heads * self.value_dim, dim)
-        self.tap = None
 
     def remember(self, context: Float[Tensor, "batch keys dim"]) -> CrossMemory:
         widths = (self.num_heads * self.head_dim, self.num_heads * self.value_dim)
@@ -73,17 +68,7 @@ class CrossAttention(nn.Module):
         may_attend: Mask | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
         query = self.query(x).reshape(*x.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)  # b h n d
-        out = attend_by(
-            query,
-            memory.keys,
-            memory.values,
-            bias=bias,
-            may_attend=may_attend,
-            dropout=self.dropout if self.training else 0.0,
-            tap=self.tap,
-            kind="cross",
-            attend=self.attend,
-        )
+        out = self.average(query, *memory, bias=bias, may_attend=may_attend, kind="cross")
         return self.projection(out.transpose(1, 2).flatten(2))
 
 

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import attend, attend_by
+from vitrail.nn.attention import AttentionLayer
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.sinusoidal import WAVELENGTH_BASE
-from vitrail.nn.tap import Tap, TokenGrids
+from vitrail.nn.tap import TokenGrids, one_grid
 from vitrail.nn.tokens import Grid, Mask
 
 EXTENT = 2 * math.pi  # scale of positions along an axis; Carion et al. 2020, published code
@@ -76,7 +76,7 @@ def _encode_axis(is_inside: Tensor, dim: int) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(2)  # batch patches dim
 
 
-class DetrAttention(nn.Module):
+class DetrAttention(AttentionLayer):
     """Multi-head attention that adds positions to queries and keys.
 
     ``query = W_q (x + positions)``, ``key = W_k (context + context_positions)``, ``value = W_v context``.
@@ -88,17 +88,12 @@ class DetrAttention(nn.Module):
     Paper: Carion et al. 2020, appendix A.3, figure 10.
     """
 
-    attend = staticmethod(attend)
-
-    tap: Tap | None
-
     def __init__(self, dim: int, num_heads: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
         self.num_heads, self.head_dim, self.dropout = num_heads, dim // num_heads, dropout
         self.qkv = Linear(dim, 3 * dim)
         self.projection = Linear(dim, dim)
-        self.tap = None
 
     def forward(
         self,
@@ -117,17 +112,10 @@ class DetrAttention(nn.Module):
             grid: rows and columns of the keys where they are an image's, for recorded maps.
         """
         query, key, value = self._project(x, positions, context, context_positions)
-        out = attend_by(
-            query,
-            key,
-            value,
-            may_attend=may_attend,
-            dropout=self.dropout if self.training else 0.0,
-            tap=self.tap,
-            kind="self" if context is None else "cross",
-            grids=None if grid is None else TokenGrids(queries=grid if context is None else None, keys=grid),
-            attend=self.attend,
-        )
+        kind, grids = "self", one_grid(grid)
+        if context is not None:
+            kind, grids = "cross", None if grid is None else TokenGrids(queries=None, keys=grid)
+        out = self.average(query, key, value, may_attend=may_attend, kind=kind, grids=grids)
         return self.projection(out.transpose(1, 2).flatten(2))
 
     def _project(

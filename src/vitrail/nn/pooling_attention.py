@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import attend, attend_by
+from vitrail.nn.attention import AttentionLayer
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.convolution import widen_to_stride
 from vitrail.nn.linear import Linear
-from vitrail.nn.tap import Tap, TokenGrids
+from vitrail.nn.tap import TokenGrids
 from vitrail.nn.tokens import FeatureMap, Grid, Tokens
 
 KERNEL_SIZE = 3  # Li et al. 2022, published code
@@ -75,7 +75,7 @@ class MaxHeadPool(nn.Module):
 POOLS: dict[str, type[HeadPool] | type[MaxHeadPool]] = {"convolution": HeadPool, "max": MaxHeadPool}
 
 
-class PoolingAttention(nn.Module):
+class PoolingAttention(AttentionLayer):
     """Attend from pooled queries to pooled keys, and add the queries to the result.
 
     Args:
@@ -86,10 +86,6 @@ class PoolingAttention(nn.Module):
 
     Paper: Fan et al. 2021 (MViT), section 3.1; residual pooling: Li et al. 2022 (MViTv2), equation 5.
     """
-
-    attend = staticmethod(attend)
-
-    tap: Tap | None
 
     def __init__(
         self,
@@ -112,7 +108,6 @@ class PoolingAttention(nn.Module):
         self.value_pool = pool(num_heads, head_dim, stride=key_stride)
         self.positions = positions
         self.projection = Linear(out_dim, out_dim)
-        self.tap = None
 
     def forward(
         self, x: Float[Tensor, "batch rows columns dim"]
@@ -128,12 +123,12 @@ class PoolingAttention(nn.Module):
         query, key, value = (part.flatten(1, 2).transpose(1, 2) for part in (query, key, value))  # b h n d
         bias = self.positions(query, query_grid=query_grid, key_grid=key_grid)
         grids = TokenGrids(queries=query_grid, keys=key_grid)
-        out = attend_by(query, key, value, bias=bias, tap=self.tap, grids=grids, attend=self.attend)
+        out = self.average(query, key, value, bias=bias, grids=grids)
         out = out + query  # Li et al. 2022, equation 5
         return self.projection(out.transpose(1, 2).reshape(out.shape[0], *query_grid, -1))  # b rows columns d
 
 
-class PrefixPoolingAttention(nn.Module):
+class PrefixPoolingAttention(AttentionLayer):
     """Attend from pooled queries to pooled keys; prefix tokens are normalised with them, but not pooled.
 
     Args:
@@ -143,10 +138,6 @@ class PrefixPoolingAttention(nn.Module):
 
     Paper: Fan et al. 2021 (MViT), section 3.1; what pools: table 15; prefix: published code.
     """
-
-    attend = staticmethod(attend)
-
-    tap: Tap | None
 
     def __init__(
         self, dim: int, num_heads: int, *, query_stride: int, key_stride: int, pooling: str = "convolution"
@@ -159,7 +150,6 @@ class PrefixPoolingAttention(nn.Module):
         self.key_pool = pool(num_heads, head_dim, stride=key_stride)
         self.value_pool = pool(num_heads, head_dim, stride=key_stride)
         self.projection = Linear(dim, dim)
-        self.tap = None
 
     def forward(self, x: Tokens, *, grid: Grid) -> tuple[Float[Tensor, "batch fewer dim"], Grid]:
         """Return new tokens and the grid of the queries; ``grid`` is that of the tokens after the prefix."""
@@ -168,7 +158,7 @@ class PrefixPoolingAttention(nn.Module):
         key, key_grid = self._pool(key, self.key_pool, grid)
         value, _ = self._pool(value, self.value_pool, grid)
         grids = TokenGrids(queries=query_grid, keys=key_grid)
-        out = attend_by(query, key, value, tap=self.tap, grids=grids, attend=self.attend)
+        out = self.average(query, key, value, grids=grids)
         return self.projection(out.transpose(1, 2).flatten(2)), query_grid
 
     def _pool(self, x: Tokens, pool: HeadPool | MaxHeadPool | None, grid: Grid) -> tuple[Tensor, Grid]:

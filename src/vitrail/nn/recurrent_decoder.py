@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import attend, attend_by
+from vitrail.nn.attention import AttentionLayer
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CELLS, Cell, CellName, CellState, Encoding, draw_by_block
 from vitrail.nn.scores import AdditiveScore, DotScore, Score, ScoreName
-from vitrail.nn.tap import Scored, Tap, TokenGrids
+from vitrail.nn.tap import Scored, TokenGrids
 from vitrail.nn.tokens import Grid
 
 Mask = Bool[Tensor, "batch 1 1 keys"]
@@ -41,7 +40,7 @@ class ContextMemory(NamedTuple):
         return self.keys.shape[0]
 
 
-class ContextAttention(nn.Module):
+class ContextAttention(AttentionLayer):
     """Single-head attention whose values are the context itself, with a choice of scores.
 
     The keys do not depend on the query, so a recurrent decoder computes them once, with ``remember``, and
@@ -55,11 +54,6 @@ class ContextAttention(nn.Module):
     Paper: Bahdanau et al. 2015, equations 5 and 6 and section A.1.2 (additive); Luong et al. 2015,
     equation 8 (dot, general); Vaswani et al. 2017, equation 1 (scaled dot).
     """
-
-    attend = staticmethod(attend)
-    drop = staticmethod(F.dropout)
-
-    tap: Tap | None
 
     def __init__(
         self,
@@ -87,7 +81,6 @@ class ContextAttention(nn.Module):
         else:
             assert query_dim == context_dim, f"no dot product of {query_dim} and {context_dim} channels"
             self.score = DotScore(scale=None if score == "scaled_dot" else 1.0)
-        self.tap = None
 
     def remember(
         self, context: Float[Tensor, "batch keys context_dim"], may_attend: Mask | None = None
@@ -106,17 +99,14 @@ class ContextAttention(nn.Module):
         Args:
             is_recorded: whether a tap is called; not for one of many steps that are recorded together.
         """
-        return attend_by(
+        return self.average(
             self.query_projection(query)[:, None],
             memory.keys,
             memory.values,
             score=self.score,
             may_attend=memory.may_attend,
-            dropout=self.dropout if self.training else 0.0,
-            tap=self.tap if is_recorded else None,
             kind="cross",
-            attend=self.attend,
-            drop=self.drop,
+            is_recorded=is_recorded,
         )[:, 0]
 
 

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitrail.nn.attention import attend, attend_by
+from vitrail.nn.attention import AttentionLayer
 from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.linear import Linear
 from vitrail.nn.patches import pad_to_multiple
-from vitrail.nn.tap import Tap, TokenGrids
+from vitrail.nn.tap import TokenGrids
 from vitrail.nn.tokens import FeatureMap, Grid, InputMap, Mask, Tokens
 
 
@@ -55,7 +55,7 @@ class PooledReduction(nn.Module):
         return F.gelu(self.norm(self.projection(pooled))).movedim(-1, 1)  # b d size size
 
 
-class ReducedAttention(nn.Module):
+class ReducedAttention(AttentionLayer):
     """Attend from every position to a smaller version of the feature map.
 
     Args:
@@ -63,10 +63,6 @@ class ReducedAttention(nn.Module):
 
     Paper: Wang et al. 2021 (PVT), equations 1 to 4, "spatial-reduction attention".
     """
-
-    attend = staticmethod(attend)
-
-    tap: Tap | None
 
     def __init__(self, dim: int, num_heads: int, *, reduction: nn.Module, qkv_bias: bool = True) -> None:
         super().__init__()
@@ -76,7 +72,6 @@ class ReducedAttention(nn.Module):
         self.reduction = reduction
         self.key_value = Linear(dim, 2 * dim, bias=qkv_bias)
         self.projection = Linear(dim, dim)
-        self.tap = None
 
     def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:
         """Return new tokens; ``grid`` is required.
@@ -92,5 +87,5 @@ class ReducedAttention(nn.Module):
         query = self.query(x).unflatten(-1, heads).transpose(1, 2)  # b h n d
         pairs = self.key_value(reduced.flatten(2).transpose(1, 2)).unflatten(-1, (2, *heads))  # b n 2 h d
         key, value = pairs.permute(2, 0, 3, 1, 4).unbind()  # b h n d
-        out = attend_by(query, key, value, tap=self.tap, grids=grids, attend=self.attend)
+        out = self.average(query, key, value, grids=grids)
         return self.projection(out.transpose(1, 2).flatten(2))

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import attend
+from vitrail.nn.attention import AttentionLayer
 from vitrail.nn.linear import Linear
-from vitrail.nn.tap import Tap, TokenGrids
+from vitrail.nn.tap import TokenGrids
 from vitrail.nn.tokens import FeatureMap, Grid, InputMap, Tokens
 
 INITIAL_SCALE = 10.0  # Liu et al. 2022 (Swin V2), published code
@@ -156,7 +156,7 @@ def window_mask(
     return (split[:, :, None] == split[:, None, :])[:, None]  # windows 1 tokens tokens
 
 
-class WindowAttention(nn.Module):
+class WindowAttention(AttentionLayer):
     """Attend inside windows, with a relative position bias.
 
     Args:
@@ -167,11 +167,8 @@ class WindowAttention(nn.Module):
     Paper: Liu et al. 2021 (Swin), equation 4 and section 3.2.
     """
 
-    attend = staticmethod(attend)
-
     scale: float | None = None
     mask: Tensor | None
-    tap: Tap | None
 
     def __init__(
         self,
@@ -190,7 +187,6 @@ class WindowAttention(nn.Module):
         self.relative_bias = bias
         self.projection = Linear(dim, dim)
         self.register_buffer("mask", window_mask(windows), persistent=False)
-        self.tap = None
 
     def forward(self, x: Tokens, *, may_attend: None = None, grid: Grid | None = None) -> Tokens:
         """Return new tokens.
