@@ -12,6 +12,7 @@ from vitrail.nn.blocks import MLP
 from vitrail.nn.pooling_attention import (
     DecomposedRelativePositions,
     HeadPool,
+    MaxHeadPool,
     PoolingAttention,
     PoolingBlock,
     PrefixPoolingAttention,
@@ -51,6 +52,15 @@ def test_each_head_is_pooled_by_the_same_convolution_and_normalised():
     for head in range(3):
         part = convolution(x[..., 4 * head : 4 * head + 4].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         torch.testing.assert_close(pooled[..., head, :], pool.norm(part), rtol=1e-5, atol=1e-5)
+
+
+def test_maxima_are_those_of_each_channels_neighbours():
+    x = torch.randn(2, 5, 7, 12)
+    pooled = MaxHeadPool(3, 4, stride=2)(x)
+    assert pooled.shape == (2, 3, 4, 3, 4)
+    for row, column in ((0, 0), (1, 2), (2, 3)):
+        near = x[:, max(2 * row - 1, 0) : 2 * row + 2, max(2 * column - 1, 0) : 2 * column + 2]
+        assert torch.equal(pooled[:, row, column].flatten(1), near.amax(dim=(1, 2)))
 
 
 def test_the_result_is_the_recorded_weights_times_the_values_plus_the_queries(x):
