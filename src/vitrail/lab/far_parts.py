@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitrail.lab import harness as lab
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block
-from vitrail.nn.tokens import map_to_tokens
+from vitrail.nn.feature_maps import map_to_tokens
 from vitrail.train.settings import OptimSettings
 
 LayerName = Literal["convolution", "attention"]
