@@ -219,16 +219,18 @@ def _draw_compute(axes: lab.Axes) -> None:
 
 def _draw_translators(axes: lab.Axes) -> None:
     """Plot BLEU over training FLOPs: Vaswani et al. 2017, table 2."""
-    for pair, colour in zip(("en-de", "en-fr"), lab.COLOURS, strict=False):
-        bleu, flops = (
-            {row.model: row.value for row in published_results() if row.quantity == f"{what} {pair}"}
-            for what in ("BLEU", "FLOPs")
-        )
-        axes.scatter(list(flops.values()), [bleu[model] for model in flops], color=colour, label=pair)
-        for model, x in flops.items():
-            at, side = ((-4, -9), "right") if "GNMT" in model else ((4, 3), "left")  # beside its neighbours
-            axes.annotate(model, (x, bleu[model]), at, textcoords="offset points", ha=side, fontsize=7)
-    lab.label(axes, x="training FLOPs", y="BLEU", title="quoted: newstest2014", legend=True, log="x")
+    bleu, flops = (
+        {(row.model, row.quantity): row.value for row in published_results() if row.quantity.startswith(what)}
+        for what in ("BLEU en-", "FLOPs en-")
+    )
+    systems = list(dict.fromkeys(model.removesuffix(" ensemble") for model, _ in flops))
+    for model in dict.fromkeys(model for model, _ in flops):
+        x = [value for (name, _), value in flops.items() if name == model]
+        y = [value for (name, _), value in bleu.items() if name == model]
+        colour = lab.COLOURS[systems.index(model.removesuffix(" ensemble"))]
+        axes.scatter(x, y, color=colour, marker="^" if model.endswith("ensemble") else "o", label=model)
+    title = "quoted: newstest2014, en-de (below) and en-fr (above)"
+    lab.label(axes, x="training FLOPs", y="BLEU", title=title, legend=True, log="x")
 
 
 def _row(
