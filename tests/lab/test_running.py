@@ -65,7 +65,9 @@ def test_claims_leave_pictures_numbers_and_a_page_and_the_same_one_is_renewed(tm
     assert began == ["score_scaling", "permutation"]
     assert [type(event) for event in events[-2:]] == [Progress, ClaimEnded]
 
-    again = run_claims(["permutation"], changes={"permutation.num_seeds": 2}, output=done.folder)
+    (done.folder / "permutation.svg").unlink()
+    again = run_claims(["permutation"], changes={"permutation.num_seeds": 2}, output=f"{done.folder}.svg")
+    assert (done.folder / "permutation.svg").is_file()
 
     kept = LabResults.from_tree(json.loads((done.folder / "results.json").read_text()))
     assert [result.name for result in again.results] == ["permutation"]

@@ -27,7 +27,7 @@ from vitrail.core.duration import format_duration
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.core.registry import Registry
 from vitrail.report.page import section, table, write_page
-from vitrail.report.plots import MORE_COLOURS, check_picture_path, frame, to_picture, white_figure
+from vitrail.report.plots import MORE_COLOURS, check_picture_path, frame, is_picture, to_picture, white_figure
 from vitrail.train.optimise import Optimisers
 from vitrail.train.run import describe_environment
 from vitrail.train.schedule import rate_at
@@ -492,6 +492,7 @@ def run_claims(
     Args:
         names: claims, or ``all``.
         changes: settings as ``NAME.FIELD`` and their values.
+        output: a folder; NAME.svg is the folder NAME, with plots in that format as well.
         pictures: formats of each plot beside the PNG that the page shows: svg, pdf.
 
     Raises:
@@ -503,6 +504,8 @@ def run_claims(
     for suffix in suffixes:
         check_picture_path(Path(f"NAME{suffix}"), others=())
     folder = Path(output)
+    if is_picture(folder):
+        folder, suffixes = folder.with_suffix(""), [*suffixes, folder.suffix]
     known = _read(folder / RESULTS_FILE)
     results = []
     for number, claim in enumerate(claims, start=1):
