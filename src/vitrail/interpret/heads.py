@@ -200,8 +200,8 @@ class HeadMeter:
         tokens = (recorded.kind, recorded.grid, recorded.query_grid, tuple(weights.shape[-2:]))
         num_queries = weights.shape[-2]
         chosen = torch.linspace(0, num_queries - 1, min(SIMILAR_QUERIES, num_queries)).round().long()
-        rows = weights[0][:, chosen.to(weights.device)].transpose(0, 1).clone()  # rows heads keys
-        self._rows.setdefault(recorded.layer, (tokens, rows))
+        spread = weights[0][:, chosen.to(weights.device)].transpose(0, 1).clone()  # queries heads keys
+        self._rows.setdefault(recorded.layer, (tokens, spread))
 
     def _join(self, group: list[str]) -> HeadGroup:
         blocks = [torch.cat([self._mean_overlap(layer, other) for other in group], dim=1) for layer in group]

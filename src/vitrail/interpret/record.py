@@ -267,7 +267,8 @@ class _Recorder:
             weights = _stitch_windows(weights, grids, self._known_rows(_num_patches(grids)))
         else:
             rows = self._known_rows(query.shape[-2])
-            query, bias, may_attend = _at(rows, query), _at(rows, bias), _at(rows, may_attend)
+            if rows is not None:
+                query, bias, may_attend = query[..., rows, :], _at(rows, bias), _at(rows, may_attend)
             weights = exact_weights(query, key, bias=bias, may_attend=may_attend, scale=scale)
         self._add(weights, kind, grids)
 
@@ -277,12 +278,12 @@ class _Recorder:
     ) -> None:
         if self.keep_qkv:
             self._begin(scored, 1.0, grids)
-        self._add(_at(self._known_rows(weights.shape[-2]), weights).float(), kind, grids)
+        rows = self._known_rows(weights.shape[-2])
+        self._add(weights.float() if rows is None else weights[..., rows, :].float(), kind, grids)
 
     @torch.no_grad()
     def take_result(self, value: Tensor, result: Tensor) -> None:
-        newest = None if self.index is None else self.maps[self.index]
-        if newest is None or newest.steps is None:
+        if self.index is None or (newest := self.maps[self.index]).steps is None:
             return
         value, result = (_joined(each, self.patches) for each in (value, result))
         rows = self._known_rows(result.shape[-2])

@@ -181,7 +181,8 @@ class _Tap:
         if kind == "cross" or grids is None or grids.queries is None:
             raise _not_an_image_model(self.model)
         num_prefix = 0 if grids.windows is not None else result.shape[-2] - math.prod(grids.queries)
-        self.layers.append(_Attention(self.name, weights, value, result, *grids, num_prefix))
+        layer = (self.name, weights, value, result, grids.queries, grids.keys, grids.windows, num_prefix)
+        self.layers.append(_Attention(*layer))
 
 
 @contextmanager

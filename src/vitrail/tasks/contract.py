@@ -108,7 +108,6 @@ class Predicting(Protocol):
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
         """Predict, and write results that go into a folder."""
-        ...
 
 
 @runtime_checkable
@@ -117,11 +116,9 @@ class Repairing(Protocol):
 
     def draw_findings(self, path: Path, dataset: Any, verdict: Verdict) -> None:
         """Write a page with samples of each finding."""
-        ...
 
     def write_clean(self, dataset: Any, verdict: Verdict, folder: Path) -> Any:
         """Write a repaired copy; the source is only read."""
-        ...
 
 
 @runtime_checkable
@@ -130,7 +127,6 @@ class Illustrating(Protocol):
 
     def draw_scored(self, path: Path, loaded: LoadedModel, scoring: Scoring, report: Report) -> None:
         """Write them as a page, or as one .png, .svg or .pdf."""
-        ...
 
 
 class Sentences(NamedTuple):
@@ -161,7 +157,6 @@ class ComparisonMetric(Protocol):
         Raises:
             VitrailError: a file is missing or damaged.
         """
-        ...
 
     def resample(self, runs: Sequence[Any], num_resamples: int) -> Float64[np.ndarray, " {num_resamples}"]:
         """Return the mean score of runs on each resample of the test samples, the same ones at every call.
@@ -169,7 +164,6 @@ class ComparisonMetric(Protocol):
         Args:
             runs: as from ``read``.
         """
-        ...
 
     def exact_p(self, first: Any, second: Any) -> float | None:
         """Return the p-value of an exact test of two outcomes from ``read``, if there is one."""
@@ -209,15 +203,12 @@ class Task(Protocol):
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> DataSettings:
         """Return settings that open a source; for a saved model, matching ones."""
-        ...
 
     def open(self, data: Any) -> Any:
         """Open a data set; ``DataError`` if the data cannot be opened."""
-        ...
 
     def check(self, dataset: Any) -> Verdict:
         """Run the doctor."""
-        ...
 
     def choose(
         self, dataset: Any, asked: Any, request: ModelRequest, budget_s: float
@@ -229,11 +220,9 @@ class Task(Protocol):
                 are the user's.
             budget_s: wall-clock budget of the whole run.
         """
-        ...
 
     def settle(self, experiment: Any, dataset: Any) -> Settled:
         """Complete what depends on the final settings and on the data."""
-        ...
 
     def assemble(self, experiment: Any, dataset: Any, files: Mapping[str, bytes]) -> Parts:
         """Build objective, model and sources, as a pure function.
@@ -244,11 +233,9 @@ class Task(Protocol):
         Raises:
             DataError: the data does not fit the settings.
         """
-        ...
 
     def sign(self, dataset: Any, split: str, preprocessing: Config) -> dict[str, str]:
         """Return what must agree for scores on a split to be comparable."""
-        ...
 
     def score(self, loaded: LoadedModel, dataset: Any, split: str) -> Scoring:
         """Return what scoring a saved model on one split needs.
@@ -256,7 +243,6 @@ class Task(Protocol):
         Raises:
             DataError: the data does not suit the model.
         """
-        ...
 
     def export_objective(self, loaded: LoadedModel) -> ExportObjective | None:
         """Return what a model and its export are compared by; None if engines do not run such models."""
@@ -306,7 +292,6 @@ class Task(Protocol):
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         """Write the report of a finished run as one HTML file."""
-        ...
 
     def explain(
         self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
@@ -317,7 +302,6 @@ class Task(Protocol):
             ConfigError: an option does not fit.
             DataError: no input can be read.
         """
-        ...
 
     def run_once(self, objective: Objective, model: nn.Module, batch: Any) -> None:
         """Run a model on a batch as it is meant to be called, so that its attention can be measured."""
@@ -338,7 +322,6 @@ class Task(Protocol):
 
     def comparison_metric(self, source: str) -> ComparisonMetric | None:
         """Return the metric of comparisons on a data set, if supported."""
-        ...
 
 
 CACHE_SHARE = 0.3  # of the free memory, for decoded images

@@ -85,11 +85,9 @@ class Servable(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Return facts about the model as JSON values."""
-        ...
 
     def warm_up(self, num_inputs: int) -> None:
         """Run a batch, so that the first request of its size is not slower than others."""
-        ...
 
     def read(self, given: Given, options: Options, max_pixels: int) -> Any:
         """Prepare one input.
@@ -98,7 +96,6 @@ class Servable(Protocol):
             RefusalError: the input is of another type.
             DataError: it cannot be read.
         """
-        ...
 
     def group(self, options: Options) -> Hashable:
         """Return the batching key: equal for inputs that can share a batch, by default all."""
@@ -106,11 +103,9 @@ class Servable(Protocol):
 
     def answer(self, works: Sequence[Any]) -> Sequence[Any]:
         """Run prepared inputs of one group together; each result is JSON values, or an error."""
-        ...
 
     def explain(self, work: Any) -> Explanation:
         """Run one prepared input and explain its result."""
-        ...
 
 
 def _collect(module: ModuleType) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,7 +169,7 @@ def _class_data(method: str, class_name: str, values: Float[Tensor, "rows column
 
 
 def _encoded_rows(
-    rows: dict[str, tuple[np.ndarray, tuple[int, ...]]], *, num_heads: int = 0, are_numbers: bool = False
+    rows: Mapping[str, tuple[np.ndarray, tuple[int, ...]]], *, num_heads: int = 0, are_numbers: bool = False
 ) -> dict[str, Any]:
     """Encode the rows of a layer, each with the axes that share one scale; what a layer lacks is None."""
     encoded = {

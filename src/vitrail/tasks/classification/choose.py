@@ -275,11 +275,4 @@ def describe_situation(
             remedy=f"Run: vitrail check {dataset.source}",
         )
     height, width = (int(value) for value in np.median(np.array(sizes), axis=0))
-    return Situation(
-        dataset=dataset,
-        typical_size=(height, width),
-        is_grey=is_grey,
-        machine=machine,
-        flops=flops,
-        budget_s=budget_s,
-    )
+    return Situation(dataset, (height, width), is_grey, machine, flops, budget_s)

@@ -101,7 +101,8 @@ def recognises(source: str) -> int:
 def _read(text: str) -> RawDataset:
     path = Path(text).expanduser()
     name = text.strip().lower().removeprefix(BUILTIN_PREFIX)
-    name = ALIASES.get(name, name)
+    plain = name.replace("-", "").replace("_", "")  # mnist_5k, FashionMNIST
+    name = next((each for each in BUILTINS if each.replace("-", "") == plain), name)
     if text.startswith(HUB_PREFIX):
         return read_by_name(text.removeprefix(HUB_PREFIX))
     if text.strip() and not text.startswith(BUILTIN_PREFIX) and path.exists():
@@ -219,11 +220,3 @@ BUILTINS: dict[str, Callable[[], RawDataset]] = {
     "mnist5k": partial(read_packaged, "mnist5k"),
 }
 """Readers by name."""
-
-ALIASES = {
-    "mnist-5k": "mnist5k",
-    "mnist_5k": "mnist5k",
-    "fashion_mnist": "fashion-mnist",
-    "fashionmnist": "fashion-mnist",
-}
-"""Other spellings."""

@@ -78,11 +78,9 @@ class ImageClassifier(Protocol):
         Raises:
             DataError: the image cannot be read, or contains NaN or infinite values.
         """
-        ...
 
     def classify(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch classes"]:
         """Return the class probabilities of images from ``read``, on the CPU."""
-        ...
 
     def predict(self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5) -> list[Prediction]:
         """Classify images; an unusable file yields a prediction with an error instead of raising.
