@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 
 from vitrail.core.boxes import xyxy_to_cxcywh, xyxy_to_xywh
-from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding, Severity
 from vitrail.tasks.detection.assembly import to_pixels
 from vitrail.tasks.detection.dataset import BoxDataset, BoxFormat, BoxSplit
@@ -116,17 +115,6 @@ def judge_format(dataset: BoxDataset) -> FormatJudgement:
             if against is not None:
                 contradictions[name] = against
     return FormatJudgement(suspicion, contradictions)
-
-
-def refuse_mixed(dataset: BoxDataset) -> None:
-    """Raise a ``DataError`` if the splits have their boxes in different formats."""
-    for split, contradiction in judge_format(dataset).contradictions.items():
-        raise DataError(
-            f"the boxes of the {split} split of {dataset.source} have another format than the rest: "
-            + contradiction.explain(),
-            expected="boxes of one format in all splits",
-            remedy="Write all splits in one format; which one is right cannot be known from the numbers",
-        )
 
 
 def reread_boxes(

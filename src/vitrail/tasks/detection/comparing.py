@@ -27,10 +27,9 @@ FOUND_FILE = "found.safetensors"  # too large for a report: every prediction on 
 
 
 class FoundBoxes(NamedTuple):
-    """A run's predictions on the test images."""
+    """A run's predictions on the test images, with the ground truth."""
 
     images: list[ImageBoxes]
-    """With the ground truth."""
     num_classes: int
 
 

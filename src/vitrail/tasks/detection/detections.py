@@ -43,6 +43,10 @@ class ImageBoxes(NamedTuple):
     found_labels: Int[Tensor, " m"]
     found_scores: Float[Tensor, " m"]
 
+    def pick(self, rows: Tensor) -> ImageBoxes:
+        """Keep these predictions, in this order."""
+        return ImageBoxes(*self[:4], self.found_xyxy[rows], self.found_labels[rows], self.found_scores[rows])
+
 
 class SelectedBoxes(NamedTuple):
     """The boxes of one image, the best first."""

@@ -124,7 +124,7 @@ def _findings(dataset: BoxDataset, verdict: Verdict) -> str:
         for index, name in enumerate(content.names)
     }
     names, room = frozenset(images), MAX_PICTURES
-    cards: dict[bool, list[str]] = {True: [], False: []}  # of infos, and of the others
+    cards: dict[bool, list[str]] = {True: [], False: []}  # by whether they are for information
     for finding in verdict.findings:
         by_image: dict[str, dict[str, int | None]] = {}  # each item with the number of the box, if it has one
         for item in finding.items if finding.severity != "info" else ():

@@ -90,12 +90,7 @@ def match_boxes(image: ImageBoxes) -> MatchedImage:
 
     A better prediction chooses first, so the matches above any threshold are the first of these.
     """
-    order = image.found_scores.argsort(descending=True, stable=True)
-    image = image._replace(
-        found_xyxy=image.found_xyxy[order],
-        found_labels=image.found_labels[order],
-        found_scores=image.found_scores[order],
-    )
+    image = image.pick(image.found_scores.argsort(descending=True, stable=True))
     is_same = (image.found_labels[:, None] == image.labels).numpy()
     is_crowd = image.is_crowd.numpy()
     found, true = image.found_xyxy.double(), image.boxes_xyxy.double()

@@ -61,9 +61,7 @@ def detection_results(found: Sequence[Detections], *notes: str) -> FileResults:
     for each in found:
         if each.error is not None:
             continue
-        best: dict[int, float] = {}
-        for label, score, _ in each.rows():
-            best[label] = max(score, best.get(label, 0.0))
+        best = {label: score for label, score, _ in reversed([*each.rows()])}  # the best box is the first
         counts = Counter(each.labels.tolist())
         rows += [
             (each.name if rank == 0 else "", each.class_names[label], str(count), f"{best[label]:.2f}")
@@ -86,8 +84,7 @@ class WrittenDetections(NamedTuple):
     detections: tuple[Detections, ...]
     """In the order of the images."""
     pictures: tuple[Path, ...]
-    """The drawn images; empty if not wanted."""
-    errors: tuple[tuple[str, str], ...]
+    """The drawn images."""
 
 
 def detect_files(
@@ -96,7 +93,6 @@ def detect_files(
     *,
     output: str | Path = "detections",
     threshold: float | None = None,
-    draw: bool = True,
 ) -> WrittenDetections:
     """Find boxes in files and write them into a folder.
 
@@ -110,7 +106,6 @@ def detect_files(
         names: files, folders and glob patterns.
         output: the folder; created if missing.
         threshold: confidence threshold, 0..1; by default the model's own.
-        draw: whether images are drawn.
 
     Raises:
         ConfigError: the threshold is not in 0..1.
@@ -122,22 +117,21 @@ def detect_files(
     found, pictures = [], []
     for path, file, each in zip(paths, files, detector.detect_each(paths, threshold=threshold), strict=True):
         found.append(each)
-        if draw and each.error is None:
+        if each.error is None:
             encoded = io.BytesIO()
             # Thin coloured lines need their colours in full.
             each.draw(read_image(path)).save(encoded, format="jpeg", quality=JPEG_QUALITY, subsampling=0)
             atomic_write(file, encoded.getvalue())
             pictures.append(file)
-    errors = tuple((each.name, each.error) for each in found if each.error is not None)
-    if len(errors) == len(found):
-        return WrittenDetections(None, tuple(found), (), errors)
+    if not pictures:
+        return WrittenDetections(None, tuple(found), ())
     _remove_pictures(folder, keep=pictures)
     atomic_write(folder / RESULTS_FILE, json.dumps(coco_results(found, detector.class_ids)) + "\n")
     named = [each._replace(name=_seen_from(folder, each.name)) for each in found]
     annotations = coco_annotations(named, detector.class_ids, detector.class_names)
     atomic_write(folder / IMAGES_FILE, json.dumps(annotations, ensure_ascii=False) + "\n")
     atomic_write(folder / TABLE_FILE, table_of(found))
-    return WrittenDetections(folder, tuple(found), tuple(pictures), errors)
+    return WrittenDetections(folder, tuple(found), tuple(pictures))
 
 
 def coco_results(found: Sequence[Detections], class_ids: Sequence[int]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from vitrail.data.dataset import EncodedImage
 from vitrail.data.findings import Verdict, number_of
 from vitrail.data.images import decode, open_image
 from vitrail.data.inspection import Inspection
-from vitrail.tasks.detection.box_format import refuse_mixed, reread_boxes
+from vitrail.tasks.detection.box_format import reread_boxes
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, UnknownBoxes
 from vitrail.tasks.detection.faults import RepairedBoxes, repair_boxes
 from vitrail.tasks.detection.inspection import ExaminedBoxes, SeenImage, frame_of, inspect_boxes, to_upright
@@ -110,8 +110,14 @@ def write_clean(dataset: BoxDataset, verdict: Verdict, folder: Path) -> Fixed:
     _refuse_folder(folder, dataset.source)
     items: Items = defaultdict(list)
     dataset = _give_classes(dataset.without(verdict.exclude), items)
-    refuse_mixed(dataset)
     examined = inspect_boxes(dataset)
+    for split, contradiction in examined.format.contradictions.items():
+        raise DataError(
+            f"the boxes of the {split} split of {dataset.source} have another format than the rest: "
+            + contradiction.explain(),
+            expected="boxes of one format in all splits",
+            remedy="Write all splits in one format; which one is right cannot be known from the numbers",
+        )
     items["unreadable"] += sorted({*verdict.exclude, *examined.unreadable})
     kept = list(_mended(examined, items))
     if not kept:

@@ -94,6 +94,8 @@ class Detector:
         self.batch_size = batch_size
         self.threshold = own_threshold(opened.about)
         """Default confidence threshold: the one of the best F1 on the run's validation images."""
+        given = [] if calibration is None else name_inputs(calibration)
+        pixels = [self.read(image, name)[0] for name, image in given]
         self.engine = start_engine(
             source,
             opened,
@@ -101,7 +103,7 @@ class Detector:
             precision=precision,
             device=device,
             batch_size=batch_size,
-            calibration=[] if calibration is None else self._calibrate(calibration),
+            calibration=[self._join(part) for part in chunks_of(pixels, batch_size)],
             trust=trust,
         )
         self.device = device_or_default(device)
@@ -228,10 +230,6 @@ class Detector:
             ]
         )
         return images, sizes
-
-    def _calibrate(self, images: ImageInput | Iterable[ImageInput]) -> list[tuple[Tensor, ...]]:
-        pixels = [self.read(image, name)[0] for name, image in name_inputs(images)]
-        return [self._join(part) for part in chunks_of(pixels, self.batch_size)]
 
 
 def _class_ids(loaded: LoadedModel | Package) -> tuple[int, ...]:

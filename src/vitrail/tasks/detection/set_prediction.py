@@ -73,19 +73,14 @@ ATTENTION_NOTE = (
 
 def suppress(image: ImageBoxes, least_iou: float = NMS_IOU) -> ImageBoxes:
     """Remove each box that overlaps a better one of its class by more than ``least_iou`` (NMS)."""
-    order = image.found_scores.argsort(descending=True, stable=True)
-    boxes, labels = image.found_xyxy[order], image.found_labels[order]
+    image = image.pick(image.found_scores.argsort(descending=True, stable=True))
+    boxes, labels = image.found_xyxy, image.found_labels
     repeats = (box_iou(boxes, boxes) > least_iou) & (labels[:, None] == labels)
     is_kept: Bool[Tensor, " n"] = torch.ones(len(boxes), dtype=torch.bool)
     for row in range(len(boxes)):
         if is_kept[row]:
             is_kept[row + 1 :] &= ~repeats[row, row + 1 :]
-    kept = order[is_kept]
-    return image._replace(
-        found_xyxy=image.found_xyxy[kept],
-        found_labels=image.found_labels[kept],
-        found_scores=image.found_scores[kept],
-    )
+    return image.pick(is_kept)
 
 
 def draw_matching(

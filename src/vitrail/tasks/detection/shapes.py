@@ -42,14 +42,9 @@ def draw_shapes() -> RawBoxes:
 def _draw_split(name: SplitName, seed: int) -> BoxSplit:
     random = np.random.default_rng(seed)
     count = COUNTS[name]
-    scenes = [_draw_scene(random) for _ in range(count)]
-    return BoxSplit(
-        np.stack([image for image, _, _ in scenes]),
-        [boxes for _, boxes, _ in scenes],
-        [labels for _, _, labels in scenes],
-        [f"{name}#{index}" for index in range(count)],
-        sizes=np.full((count, 2), SIDE_PX),
-    )
+    images, boxes, labels = zip(*(_draw_scene(random) for _ in range(count)), strict=True)
+    names, sizes = [f"{name}#{index}" for index in range(count)], np.full((count, 2), SIDE_PX)
+    return BoxSplit(np.stack(images), boxes, labels, names, sizes=sizes)
 
 
 def _draw_scene(

@@ -177,17 +177,14 @@ GENERIC = frozenset({"images", "labels", "data", "."})  # too common to tell a f
 def find_config(root: Path) -> Path | None:
     """Find the YAML file of a folder, beside the images or one folder deeper."""
     files = list(_configs(root))
-    if len(files) > 1:
-        usual = [file for name in CONFIG_NAMES for file in files if file.stem.lower() == name]
-        if not usual:
-            raise DataError(
-                f"{root} holds {len(files)} YAML files of data sets: "
-                + ", ".join(file.name for file in files),
-                expected="one, or one named data.yaml",
-                remedy=f"Give the path of the one that you mean, such as {files[0]}",
-            )
-        files = usual
-    return files[0] if files else None
+    usual = [file for name in CONFIG_NAMES for file in files if file.stem.lower() == name]
+    if len(files) > 1 and not usual:
+        raise DataError(
+            f"{root} holds {len(files)} YAML files of data sets: " + ", ".join(file.name for file in files),
+            expected="one, or one named data.yaml",
+            remedy=f"Give the path of the one that you mean, such as {files[0]}",
+        )
+    return next(iter(usual or files), None)
 
 
 def has_labels(root: Path) -> bool:
@@ -207,10 +204,7 @@ def images_by_split(root: Path) -> dict[SplitName, list[Path]]:
     for base in (root / "images", root):
         folders = split_folders(base) if base.is_dir() else {}
         if "train" in folders:
-            found = {
-                split: list_images(folder / "images" if (folder / "images").is_dir() else folder)
-                for split, folder in folders.items()
-            }
+            found = {split: _images_in(folder) for split, folder in folders.items()}
             return {split: images for split, images in found.items() if images}
     lists: dict[SplitName, list[Path]] = {}
     for name in LIST_FILES:
@@ -219,7 +213,11 @@ def images_by_split(root: Path) -> dict[SplitName, list[Path]]:
             lists[split] = images
     if "train" in lists:
         return lists
-    return {"train": list_images(root / "images" if (root / "images").is_dir() else root)}
+    return {"train": _images_in(root)}
+
+
+def _images_in(folder: Path) -> list[Path]:
+    return list_images(folder / "images" if (folder / "images").is_dir() else folder)
 
 
 def read_image_list(file: Path, bases: Sequence[Path]) -> list[Path]:
@@ -358,15 +356,13 @@ def _images(done: _YoloReading) -> dict[SplitName, list[Path]]:
     config = done.config
     if config.file is None or not config.folders:
         found = images_by_split(done.root)
-        if not any(found.values()):
-            raise DataError(
-                f"{done.root} holds label files and no image"
-                if config.file is None
-                else f"{config.file} names no folder of images, and none lies beside it",
-                expected="images beside them, or in images/ beside labels/",
-                remedy="Put the images there",
-            )
-        return found
+        if any(found.values()):
+            return found
+        given = f"{done.root} holds label files and no image"
+        if config.file is not None:
+            given = f"{config.file} names no folder of images, and none lies beside it"
+        expected = "images beside them, or in images/ beside labels/"
+        raise DataError(given, expected=expected, remedy="Put the images there")
     here = config.file.parent
     stated = here / config.base
     bases = existing([stated, here, done.root, here.parent])
