@@ -556,7 +556,7 @@ def find_image_model(setting: str, name: str) -> ImageModelConfig:
     config = MODELS[name]
     if not isinstance(config, ImageModelConfig):
         raise ConfigError(
-            f"model.{setting} is {name}",
+            f"model.{setting} is {name}, which is not a model of images alone",
             expected="a model of images, such as resnet18 or vit_s16",
             remedy="Choose one; vitrail models lists them",
         )

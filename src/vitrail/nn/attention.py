@@ -130,8 +130,12 @@ class AttentionLayer(nn.Module):
 
     dropout: float = 0.0
     """Probability that an attention weight is dropped."""
-    tap: Tap | None = None
+    tap: Tap | None
     """Called at every forward pass; see ``interpret.record``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tap = None
 
     def average(
         self,
