@@ -15,11 +15,23 @@ from vitrail.nn.mixers import MIXERS
 CONVOLUTIONS = ("light_convolution", "dynamic_convolution")
 
 
-class BlockSettings(Config):
-    """Settings of blocks; the defaults are the papers'."""
+class MixerSettings(Config):
+    """What mixes the tokens of a block."""
 
     mixer: str = "attention"
     """Token mixer of each block, of a translator those of the encoder; a file of ``vitrail/nn/mixers``."""
+
+    @field_validator("mixer")
+    @classmethod
+    def _check_mixer_name(cls, name: str) -> str:
+        if name != "attention":  # known without searching the folder
+            MIXERS[name]  # raises for an unknown name, with the nearest one
+        return name
+
+
+class BlockSettings(MixerSettings):
+    """Settings of blocks; the defaults are the papers'."""
+
     head_dim: int | None = Field(default=None, ge=1)
     """Width of a head's queries and keys (d_K); null for an equal share of ``width``."""
     value_dim: int | None = Field(default=None, ge=1)
@@ -31,13 +43,6 @@ class BlockSettings(Config):
     """DropConnect: dropout probability of the kernel weights of light and dynamic convolution."""
     norm_layer: Literal["layer", "batch"] = "layer"
     """Norm of the blocks: layer norm, or batch norm over all tokens of a batch."""
-
-    @field_validator("mixer")
-    @classmethod
-    def _check_mixer_name(cls, name: str) -> str:
-        if name != "attention":  # known without searching the folder
-            MIXERS[name]  # raises for an unknown name, with the nearest one
-        return name
 
     @field_validator("kernel_sizes")
     @classmethod

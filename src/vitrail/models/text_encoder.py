@@ -9,15 +9,16 @@ from __future__ import annotations
 from typing import ClassVar, Literal, Self
 
 from jaxtyping import Float, Int
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from vitrail.models.block_settings import MixerSettings
 from vitrail.models.contract import LabellingModelConfig, ModelConfig, check_texts
 from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import MLP, Block, Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.masks import padding_mask
-from vitrail.nn.mixers import MIXERS, MixerShape, build_mixer
+from vitrail.nn.mixers import MixerShape, build_mixer
 from vitrail.nn.recurrent import BidirectionalEncoder, CellName, Encoding, ForwardEncoder
 from vitrail.nn.rotary import SequenceRotary
 from vitrail.nn.sequence_positions import LearnedPositions
@@ -25,7 +26,7 @@ from vitrail.nn.sinusoidal import SinusoidalPositions
 from vitrail.nn.tokens import Tokens
 
 
-class TextEncoderConfig(LabellingModelConfig):
+class TextEncoderConfig(MixerSettings, LabellingModelConfig):
     """Settings of an encoder of one text with a linear head."""
 
     family: ClassVar[str] = "text_encoder"
@@ -43,8 +44,6 @@ class TextEncoderConfig(LabellingModelConfig):
     """Cell of a recurrent encoder; null takes Transformer blocks."""
     bidirectional: bool = True
     """Whether a recurrent encoder reads both ways, or from the first token to the last."""
-    mixer: str = "attention"
-    """Token mixer of the blocks; a file of ``vitrail/nn/mixers``."""
     num_heads: int = Field(default=4, ge=1)
     """Attention heads, or groups of channels of another mixer; divides ``width``."""
     hidden_dim: int = Field(default=256, ge=1)
@@ -58,13 +57,6 @@ class TextEncoderConfig(LabellingModelConfig):
     recurrent encoder the last state of each direction."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
     """Dropout probability of embeddings, in the encoder and before the head."""
-
-    @field_validator("mixer")
-    @classmethod
-    def _check_mixer_name(cls, name: str) -> str:
-        if name != "attention":  # known without searching the folder
-            MIXERS[name]  # raises for an unknown name, with the nearest one
-        return name
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
