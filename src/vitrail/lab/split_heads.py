@@ -11,7 +11,7 @@ from torch import nn
 
 from vitrail.lab import harness as lab
 from vitrail.lab.association import Association
-from vitrail.lab.token_functions import in_layers, relative_error
+from vitrail.lab.token_functions import Layers, relative_error
 from vitrail.nn.attention import Attention
 
 LayerName = Literal["whole", "narrow", "split", "mixed, split"]
@@ -103,7 +103,7 @@ class SplitHeads(lab.SeededClaim):
         return figure
 
 
-def build_heads(name: LayerName, dim: int, num_heads: int) -> tuple[nn.Sequential, int]:
+def build_heads(name: LayerName, dim: int, num_heads: int) -> tuple[Layers, int]:
     """Return multi-head attention with random weights, and how many weights are held at zero."""
     share = dim // num_heads
     # Narrow heads have 4 dim heads width weights, split ones dim (3 share + dim).
@@ -111,7 +111,7 @@ def build_heads(name: LayerName, dim: int, num_heads: int) -> tuple[nn.Sequentia
     attention = Attention(dim, num_heads, qkv_bias=False, head_dim=width, value_dim=width)
     num_held = keep_parts(attention) if "split" in name else 0
     before = [nn.Linear(dim, dim)] if name == "mixed, split" else []
-    return in_layers(*before, attention), num_held
+    return Layers(*before, attention), num_held
 
 
 def keep_parts(attention: Attention) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -31,7 +30,7 @@ def build_layer(name: LayerName, dim: int, length: int) -> nn.Module:
     Args:
         length: symbols of the sequences; stacked convolutions also see the stop behind them.
     """
-    attention = in_layers(Attention(dim, 1, qkv_bias=False))
+    attention = Layers(Attention(dim, 1, qkv_bias=False))
     if name == "attention":
         return attention
     num_layers = math.ceil(math.log2(length + 1))  # so that the first token sees the stop
@@ -45,9 +44,17 @@ def build_layer(name: LayerName, dim: int, length: int) -> nn.Module:
     return model
 
 
-def in_layers(*layers: nn.Module) -> nn.Sequential:
-    """Chain layers, named as in a model, which the optimiser goes by."""
-    return nn.Sequential(OrderedDict(layers=nn.Sequential(*layers)))
+class Layers(nn.Module):
+    """Layers in a row, in a list as in a model, where the optimiser finds their matrices."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Float[Tensor, "batch tokens dim"]) -> Float[Tensor, "batch tokens dim"]:
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
 
 class _Convolutions(nn.Module):
