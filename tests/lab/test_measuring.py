@@ -121,7 +121,7 @@ def test_targets_of_the_association_are_those_of_its_definition() -> None:
     generator = torch.Generator().manual_seed(0)
     symbols = draw_symbols(NUM_SYMBOLS, generator)
     partner = association._draw_partners(NUM_SYMBOLS, generator)
-    drawn = association._drawer(symbols, partner, generator)(40, 4)
+    drawn = association._draw(symbols, partner, generator, 40, 4)
 
     numbers = (drawn.tokens @ symbols.T).argmax(dim=-1)  # of the symbols; 7 is the stop
     wanted = partner[numbers[:, 0]]
@@ -138,7 +138,7 @@ def test_targets_of_the_association_are_those_of_its_definition() -> None:
 def test_targets_of_the_double_if_are_those_of_its_definition() -> None:
     generator = torch.Generator().manual_seed(0)
     symbols = draw_symbols(NUM_SYMBOLS, generator)
-    drawn = double_if._drawer(symbols, 2, generator)(60, 5)
+    drawn = double_if._draw(symbols, 2, generator, 60, 5)
 
     numbers = (drawn.tokens @ symbols.T).argmax(dim=-1)
     counts = (numbers[:, 0] == double_if.ASKED) * (numbers == double_if.COUNTED).sum(dim=1)

@@ -63,9 +63,8 @@ def compare(
     num_seeds = listed[0] if listed and "," not in str(seeds) else listed  # a single number is how many
 
     from vitrail.studies.comparing import compare as run_compare
-    from vitrail.studies.comparing import ignore
 
-    with nullcontext(ignore) if json else show_comparing() as listen:
+    with nullcontext(lambda event: None) if json else show_comparing() as listen:
         compared = run_compare(
             data,
             mixers=None if mixers is None else split_names(mixers),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from vitrail.lab.token_functions import Construction, Draw, Sequences, TokenFunction, draw_symbols
+from vitrail.lab.token_functions import Construction, Sequences, TokenFunction, draw_symbols
 
 BLIND_ERROR = 0.5  # of U v1 / 2: the partner is there in half of the sequences
 
@@ -44,7 +46,7 @@ class Association(TokenFunction):
         # U maps each symbol to its partner; it is orthogonal on their span, so its inverse is U^T.
         inverse = symbols[:-1].T @ symbols[partner]
         values = torch.eye(len(symbols)) - torch.outer(symbols[-1], symbols[-1])
-        return Construction(symbols, inverse, values, _drawer(symbols, partner, generator))
+        return Construction(symbols, inverse, values, partial(_draw, symbols, partner, generator))
 
 
 CLAIM = Association()
@@ -58,22 +60,20 @@ def _draw_partners(num_symbols: int, generator: torch.Generator) -> Tensor:
     return partner
 
 
-def _drawer(symbols: Tensor, partner: Tensor, generator: torch.Generator) -> Draw:
-    """Return what draws sequences of different symbols; half of them hold the partner of the first."""
+def _draw(
+    symbols: Tensor, partner: Tensor, generator: torch.Generator, num_sequences: int, length: int
+) -> Sequences:
+    """Draw sequences of different symbols; half of them hold the partner of the first."""
     num_symbols = len(partner)
-
-    def draw(num_sequences: int, length: int) -> Sequences:
-        ranks = torch.rand(num_sequences, num_symbols, generator=generator)
-        first = torch.randint(num_symbols, (num_sequences,), generator=generator)
-        rows = torch.arange(num_sequences)
-        wanted = partner[first]
-        ranks[rows, first], ranks[rows, wanted] = 2.0, 3.0  # neither is among the others
-        others = ranks.argsort(dim=1)[:, : length - 1]
-        has_partner = torch.rand(num_sequences, generator=generator) < 0.5
-        position = torch.randint(length - 1, (num_sequences,), generator=generator)
-        others[rows, position] = torch.where(has_partner, wanted, others[rows, position])
-        stop = torch.full((num_sequences, 1), num_symbols)
-        tokens = torch.cat((first[:, None], others, stop), dim=1)
-        return Sequences(symbols[tokens], symbols[wanted] * has_partner[:, None])
-
-    return draw
+    ranks = torch.rand(num_sequences, num_symbols, generator=generator)
+    first = torch.randint(num_symbols, (num_sequences,), generator=generator)
+    rows = torch.arange(num_sequences)
+    wanted = partner[first]
+    ranks[rows, first], ranks[rows, wanted] = 2.0, 3.0  # neither is among the others
+    others = ranks.argsort(dim=1)[:, : length - 1]
+    has_partner = torch.rand(num_sequences, generator=generator) < 0.5
+    position = torch.randint(length - 1, (num_sequences,), generator=generator)
+    others[rows, position] = torch.where(has_partner, wanted, others[rows, position])
+    stop = torch.full((num_sequences, 1), num_symbols)
+    tokens = torch.cat((first[:, None], others, stop), dim=1)
+    return Sequences(symbols[tokens], symbols[wanted] * has_partner[:, None])

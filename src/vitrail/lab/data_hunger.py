@@ -67,7 +67,7 @@ class DataHunger(lab.SeededClaim):
 
     data: str = "fashion-mnist"
     """Data that ``vitrail train`` takes; without a local fashion-mnist, digits are used instead."""
-    sizes: tuple[int, ...] = Field(default=(100, 1300), min_length=1)
+    sizes: tuple[int, ...] = Field(default=(100, 400, 1300), min_length=1)
     """Numbers of training images, rising; a verdict needs two. Digits have 1,366."""
     image_size: int = Field(default=20, ge=8, multiple_of=4)
     """Side in pixels."""
@@ -75,7 +75,7 @@ class DataHunger(lab.SeededClaim):
     """Of the ViT's tokens; the widths of the others are chosen to match its parameters."""
     depth: int = Field(default=3, ge=1)
     """Blocks of ViT and hybrid."""
-    num_steps: int = Field(default=1000, gt=10)
+    num_steps: int = Field(default=250, gt=10)
     """Of each training, whatever the number of images; a tenth of them is warm-up."""
     batch_size: int = Field(default=32, ge=2)
     learning_rate: float = Field(default=2e-3, gt=0)

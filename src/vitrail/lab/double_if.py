@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
-from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from vitrail.lab.token_functions import Construction, Draw, Sequences, TokenFunction, draw_symbols
+from vitrail.lab.token_functions import Construction, Sequences, TokenFunction, draw_symbols
 
 ASKED, COUNTED = 0, 1  # the symbols a and b
 
@@ -51,27 +52,25 @@ class DoubleIf(TokenFunction):
         symbols = draw_symbols(self.num_symbols, generator)
         asked, counted = symbols[ASKED], symbols[COUNTED]
         scores, values = torch.outer(asked, counted), torch.outer(counted, counted)
-        return Construction(symbols, scores, values, _drawer(symbols, self.most, generator))
+        return Construction(symbols, scores, values, partial(_draw, symbols, self.most, generator))
 
 
 CLAIM = DoubleIf()
 
 
-def _drawer(symbols: Float[Tensor, "symbols_and_stop dim"], most: int, generator: torch.Generator) -> Draw:
-    """Return what draws sequences, half of which begin with a; the target of a count n is n b."""
+def _draw(
+    symbols: Tensor, most: int, generator: torch.Generator, num_sequences: int, length: int
+) -> Sequences:
+    """Draw sequences, half of which begin with a; the target of a count n is n b."""
     num_symbols = len(symbols) - 1
-
-    def draw(num_sequences: int, length: int) -> Sequences:
-        is_asked = torch.rand(num_sequences, generator=generator) < 0.5
-        first = torch.randint(1, num_symbols, (num_sequences,), generator=generator)
-        first = torch.where(is_asked, ASKED, first)
-        others = torch.randint(1, num_symbols, (num_sequences, length - 1), generator=generator)
-        others = torch.where(others == COUNTED, ASKED, others)  # an a elsewhere means nothing
-        count = torch.randint(most + 1, (num_sequences,), generator=generator)
-        order = torch.rand(num_sequences, length - 1, generator=generator).argsort(dim=1)
-        others = torch.where(order < count[:, None], COUNTED, others)
-        stop = torch.full((num_sequences, 1), num_symbols)
-        tokens = torch.cat((first[:, None], others, stop), dim=1)
-        return Sequences(symbols[tokens], (count * is_asked)[:, None] * symbols[COUNTED])
-
-    return draw
+    is_asked = torch.rand(num_sequences, generator=generator) < 0.5
+    first = torch.randint(1, num_symbols, (num_sequences,), generator=generator)
+    first = torch.where(is_asked, ASKED, first)
+    others = torch.randint(1, num_symbols, (num_sequences, length - 1), generator=generator)
+    others = torch.where(others == COUNTED, ASKED, others)  # an a elsewhere means nothing
+    count = torch.randint(most + 1, (num_sequences,), generator=generator)
+    order = torch.rand(num_sequences, length - 1, generator=generator).argsort(dim=1)
+    others = torch.where(order < count[:, None], COUNTED, others)
+    stop = torch.full((num_sequences, 1), num_symbols)
+    tokens = torch.cat((first[:, None], others, stop), dim=1)
+    return Sequences(symbols[tokens], (count * is_asked)[:, None] * symbols[COUNTED])

@@ -226,7 +226,6 @@ def _draw_mask(
     draw: ImageDraw.ImageDraw, shape: str, centre: tuple[float, float], radius: float, turn: float
 ) -> None:
     x, y = centre
-
     if shape in RINGS:
         for share, fill, shift in RINGS[shape]:
             reach, middle = share * radius, x + shift * radius

@@ -78,10 +78,6 @@ class Compared:
         return self.folder / COMPARISON_PAGE
 
 
-def ignore(event: ComparisonEvent) -> None:
-    """Do nothing with an event."""
-
-
 def compare(
     source: str | Path,
     *,
@@ -93,7 +89,7 @@ def compare(
     name: str | None = None,
     seed: int | None = None,
     seeds: int | Sequence[int] | None = None,
-    on_event: OnComparisonEvent = ignore,
+    on_event: OnComparisonEvent = lambda event: None,
 ) -> Compared:
     """Train token mixers or models with the same budget each, and write a page that compares them.
 

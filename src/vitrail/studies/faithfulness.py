@@ -183,15 +183,15 @@ def _usual_methods(explanation: Explanation) -> tuple[str, ...]:
 
 def _distinct(methods: Sequence[str]) -> tuple[str, ...]:
     """Return the methods without duplicates; raise if one is unknown."""
-    unknown = next((name for name in methods if name not in METHODS), None)
-    if not methods or unknown is not None:
-        raise ConfigError(
-            f"there is no method {unknown!r}" if methods else "no method was named",
-            expected=" or ".join(METHODS),
-            remedy=did_you_mean(unknown, METHODS)
-            if unknown
-            else "Leave them out for those that suit the model",
-        )
+    for name in methods or [""]:
+        if name not in METHODS:
+            raise ConfigError(
+                f"there is no method {name!r}" if name else "no method was named",
+                expected=" or ".join(METHODS),
+                remedy=did_you_mean(name, METHODS)
+                if name
+                else "Leave them out for those that suit the model",
+            )
     return tuple(dict.fromkeys(methods))
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.record import keeping_qkv
-from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Grid, Side, Tokens, checked_index
 from vitrail.interpret.viewer.steps import steps_matrices
 from vitrail.models.checkpoint import LoadedModel
@@ -75,7 +74,8 @@ def explain_steps(
     rows = [checked_index("token", each, len(queries)) for each in tokens or _spread(queries, maps.queries)]
     columns = rows if steps.context is None and len(keys) == len(queries) else _spread(keys, maps.keys)
     matrices = steps_matrices(recorded, head, queries, keys, rows=rows, columns=columns)
-    title = f"{_short(explanation)}: {recorded.layer}, head {head}"
+    answer = explanation.title if len(explanation.title) <= 60 else f"{explanation.title[:58]}.."
+    title = f"{answer}: {recorded.layer}, head {head}"
     figure = matrix_figure(matrices, title=title)
     atomic_write(options.output, to_picture(figure, options.output.suffix))
     return HeadSteps(title, matrices)
@@ -96,7 +96,3 @@ def _spread(names: Sequence[str], side: Side) -> list[int]:
     if len(names) <= MOST_WRITTEN or isinstance(side, Tokens):
         return [*range(min(len(names), MOST_WRITTEN))]
     return np.linspace(0, len(names) - 1, NUM_PATCHES).round().astype(int).tolist()
-
-
-def _short(explanation: Explanation) -> str:
-    return explanation.title if len(explanation.title) <= 60 else f"{explanation.title[:58]}.."
