@@ -59,7 +59,7 @@ def explain_image(
     )
     return Explanation(
         name=name,
-        title=f"{class_names[numbers[0]]} {shares[0]:.1%}",
+        title=f"{class_names[numbers[0]]} {shares[0]:.1%}" if len(class_names) > 1 else class_names[0],
         picture=to_picture(pixels),
         scores=tuple((class_names[label], share) for label, share in zip(numbers, shares, strict=True)),
         maps=(maps,) if layers else (),
