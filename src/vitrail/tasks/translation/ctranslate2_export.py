@@ -161,7 +161,8 @@ def compare(
     Our side excludes padding and begin before the softmax, as the exported bias does.
     """
     longest = min(PROOF_LENGTH, translator.max_source_length)
-    num_same, num_parted, score_differences, greedy = {}, {}, [0.0], []
+    num_same, num_parted, score_differences = {}, {}, [0.0]
+    greedy: list[tuple[int, ...]] = []
     for name, beam_size in (("greedy", 1), ("beam", BEAM_SIZE)):
         ours = _decode(translator, rows, beam_size, longest)
         theirs = engine.decode(rows, Search(beam_size, max_length=longest - 1))  # without the end

@@ -190,7 +190,7 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
 def headline_scores(scores: CorpusScores) -> dict[str, float]:
     """Return every single-number score, with its interval if there is one."""
     named = {"bleu": scores.bleu, "chrf": scores.chrf, "bleu_tokenised": scores.bleu_tokenised}
-    headline = {}
+    headline: dict[str, float] = {}
     for name, score in named.items():
         if score is not None:
             every = {name: score.score, f"{name}_lower": score.lower, f"{name}_upper": score.upper}
