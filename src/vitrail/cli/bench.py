@@ -77,7 +77,7 @@ def show_bench(report: BenchReport) -> None:
     height, width = report.size
     show_wrapped(
         f"{report.name}, {height}x{width}, {report.gmacs:.2f} GMACs an image; {report.machine}, "
-        f"{report.threads} threads, {report.rounds} rounds",
+        f"{report.threads} threads, {report.rounds} rounds"
     )
     rows, inner, columns = report.product
     ceilings = ", ".join(f"{name} {rate:,.0f}" for name, rate in report.ceilings.items())

@@ -49,12 +49,7 @@ def lab(
 
     with _show_measuring() as listen:
         done = run_claims(
-            names,
-            changes=changes,
-            output=output,
-            seed=seed,
-            pictures=split_names(pictures),
-            on_event=listen,
+            names, changes=changes, output=output, seed=seed, pictures=split_names(pictures), on_event=listen
         )
     show_lines([f"page {done.page}"])
     return 0

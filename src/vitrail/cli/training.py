@@ -153,13 +153,7 @@ def evaluate(
     from vitrail.tasks.evaluating import evaluate as run_evaluate
 
     report = run_evaluate(
-        run,
-        data,
-        split=split,
-        merge_tokens=merge_tokens,
-        templates=template,
-        names=chosen,
-        figures=figures,
+        run, data, split=split, merge_tokens=merge_tokens, templates=template, names=chosen, figures=figures
     )
     from vitrail.tasks.classification.published_scores import published_rows
 

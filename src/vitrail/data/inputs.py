@@ -95,9 +95,7 @@ def open_input(given: OneImage, name: str | None = None) -> Iterator[Image.Image
         yield image
     except OSError as error:  # Pillow reads the file of an opened image only now
         raise DataError(
-            f"{called} is damaged: {error}",
-            expected="a complete image",
-            remedy="Load it from an intact file",
+            f"{called} is damaged: {error}", expected="a complete image", remedy="Load it from an intact file"
         ) from None
 
 

@@ -82,11 +82,7 @@ class EngineKind(Protocol):
         ...
 
     def build(
-        self,
-        loaded: LoadedModel,
-        precision: Precision,
-        device: torch.device,
-        calibration: Sequence[Inputs],
+        self, loaded: LoadedModel, precision: Precision, device: torch.device, calibration: Sequence[Inputs]
     ) -> Engine:
         """Return an engine that is ready to run.
 

@@ -81,11 +81,7 @@ class ConvertingKind:
         FORMATS[self.format].check(precision, writes=False)
 
     def build(
-        self,
-        loaded: LoadedModel,
-        precision: Precision,
-        device: torch.device,
-        calibration: Sequence[Inputs],
+        self, loaded: LoadedModel, precision: Precision, device: torch.device, calibration: Sequence[Inputs]
     ) -> PackageEngine:
         """Run the model as converted in a temporary folder."""
         writer = FORMATS[self.format]

@@ -218,12 +218,7 @@ class EngineServer:
 
 
 def build_engine_of(
-    model: str,
-    *,
-    engine: str,
-    precision: str,
-    package: str | None = None,
-    calibration: Sequence[str] = (),
+    model: str, *, engine: str, precision: str, package: str | None = None, calibration: Sequence[str] = ()
 ) -> Engine:
     """Build an engine on the CPU, from paths.
 

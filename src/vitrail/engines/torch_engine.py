@@ -140,11 +140,7 @@ class TorchKind:
             )
 
     def build(
-        self,
-        loaded: LoadedModel,
-        precision: Precision,
-        device: torch.device,
-        calibration: Sequence[Inputs],
+        self, loaded: LoadedModel, precision: Precision, device: torch.device, calibration: Sequence[Inputs]
     ) -> Engine:
         """Return the model with its layers replaced by faster ones without gradients."""
         model = self._prepare(loaded.model.eval(), precision, device, calibration)
@@ -153,11 +149,7 @@ class TorchKind:
         return TorchEngine(self.name, precision, forward, device=device, dtype=dtype)
 
     def _prepare(
-        self,
-        model: nn.Module,
-        precision: Precision,
-        device: torch.device,
-        calibration: Sequence[Inputs],
+        self, model: nn.Module, precision: Precision, device: torch.device, calibration: Sequence[Inputs]
     ) -> nn.Module:
         """Return a model in one precision; the given one keeps its layers and type."""
         if device.type != "cpu" and precision == "float32":
@@ -177,7 +169,4 @@ class TorchKind:
         return pack_linear_layers(model) if torch.backends.mkldnn.is_available() else model
 
 
-KINDS = (
-    TorchKind("torch", ("float32", "bfloat16", "int8")),
-    TorchKind("compiled", ("float32", "bfloat16")),
-)
+KINDS = (TorchKind("torch", ("float32", "bfloat16", "int8")), TorchKind("compiled", ("float32", "bfloat16")))

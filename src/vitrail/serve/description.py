@@ -117,10 +117,7 @@ PREDICTED = {
 PREDICTED_SCHEMA = {
     "type": "object",
     "required": ["model", "results"],
-    "properties": {
-        "model": {"type": "string"},
-        "results": {"type": "array", "items": {"type": "object"}},
-    },
+    "properties": {"model": {"type": "string"}, "results": {"type": "array", "items": {"type": "object"}}},
 }
 EXPLAINED = {"model": "flowers", "task": min(TASKS), "explanation": {}}
 EXPLAINED_SCHEMA = {

@@ -226,10 +226,7 @@ class Metrics:
         def histogram(name: str, text: str, labels: list[str], buckets: Sequence[float]) -> Histogram:
             return Histogram(f"vitrail_{name}", text, labels, buckets=buckets, registry=registry)
 
-        labels, text = (
-            ["endpoint", "model"],
-            "Seconds from a request's headers to the end of its response",
-        )
+        labels, text = (["endpoint", "model"], "Seconds from a request's headers to the end of its response")
         self._requests = Counter("vitrail_requests", "Requests", [*labels, "status"], registry=registry)
         self._latency = histogram("request_seconds", text, labels, LATENCY_BUCKETS)
         self._sizes = histogram("batch_size", "Inputs computed together", ["model"], BATCH_BUCKETS)

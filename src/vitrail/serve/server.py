@@ -65,10 +65,7 @@ class PatientProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answer malformed HTTP with JSON, like everything else."""
         refusal = RefusalError(
-            400,
-            f"malformed HTTP: {msg}",
-            expected="an HTTP/1.1 request",
-            remedy="Use an HTTP client",
+            400, f"malformed HTTP: {msg}", expected="an HTTP/1.1 request", remedy="Use an HTTP client"
         )
         body = json.dumps(error_tree(refusal)).encode()
         headers = [

@@ -88,9 +88,7 @@ def calibrate(
         train_step.validate(validation)
         validation_s = clock() - started
     measured = StepTimes(
-        start_s=moments[1] - moments[0],
-        step_s=statistics.median(later),
-        validation_s=validation_s,
+        start_s=moments[1] - moments[0], step_s=statistics.median(later), validation_s=validation_s
     )
     return processes.from_first(lambda: measured)
 

@@ -187,11 +187,7 @@ def fit_canvas(
 
 
 def compare(
-    model: nn.Module,
-    runner: Runner,
-    samples: Samples,
-    indices: Sequence[int],
-    ports: Sequence[PortSpec],
+    model: nn.Module, runner: Runner, samples: Samples, indices: Sequence[int], ports: Sequence[PortSpec]
 ) -> Comparison:
     """Run both on the same images, in batches of several sizes.
 
@@ -310,11 +306,7 @@ def tolerance_of(found: Comparison, precision: Precision, asked: float | None = 
 
 
 def check_differences(
-    found: Comparison,
-    precision: Precision,
-    tolerance: float,
-    *,
-    box_tolerance: float | None = None,
+    found: Comparison, precision: Precision, tolerance: float, *, box_tolerance: float | None = None
 ) -> None:
     """Refuse an export whose outputs differ.
 

@@ -33,13 +33,7 @@ from vitrail.engines.export.package import (
     digest_files,
     digest_model,
 )
-from vitrail.engines.export.tracing import (
-    LEAST_ROWS,
-    Traced,
-    free_size_multiple,
-    is_detector,
-    trace,
-)
+from vitrail.engines.export.tracing import LEAST_ROWS, Traced, free_size_multiple, is_detector, trace
 from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 

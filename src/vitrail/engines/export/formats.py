@@ -309,10 +309,7 @@ def save_onnx(model: Any, path: Path) -> None:
 
     is_large = model.ByteSize() > MOST_BYTES_IN_ONE_FILE
     onnx.save_model(
-        model,
-        str(path),
-        save_as_external_data=is_large,
-        location=path.name + ".data" if is_large else None,
+        model, str(path), save_as_external_data=is_large, location=path.name + ".data" if is_large else None
     )
 
 
