@@ -76,7 +76,7 @@ def test_every_help_explains_each_parameter_and_has_one_example(run: Run, comman
     assert re.findall(r"^Example: (.*)$", shown, re.MULTILINE)[0].startswith(f"vitrail {command}")
     assert shown.count("Example:") == 1
     assert max(map(len, shown.splitlines())) <= 80
-    function = getattr(vitrail.cli, command)
+    function = app[command].default_command
     assert all(f"        {name}: " in function.__doc__ for name in inspect.signature(function).parameters)
 
 

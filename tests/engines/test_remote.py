@@ -7,7 +7,7 @@ import torch
 
 from vitrail.engines.remote import EngineError, EngineServer, RemoteEngine, read_inputs, write_inputs
 
-PRODUCT = "vitrail.engines.turns:build_product"
+PRODUCT = "vitrail.engines.turns:MatrixProduct"
 ARGUMENTS = {"shape": [5, 7, 3], "precision": "float32"}
 
 

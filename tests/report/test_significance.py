@@ -76,11 +76,11 @@ def test_a_clear_difference_is_shown_and_an_equal_pair_is_not():
     clear = paired_bootstrap(0.15, scores, lower_scores)
     same = paired_bootstrap(0.0, scores, scores)
 
-    assert clear.is_shown
+    assert clear.lower > 0 or clear.upper < 0
     assert clear.p == pytest.approx(1 / 401)
     assert clear.lower < 0.15 < clear.upper
     assert same == Difference(0.0, 0.0, 1.0)
-    assert not same.is_shown
+    assert same.lower <= 0 <= same.upper
 
 
 def test_the_bootstrap_errs_about_as_often_as_it_says():
@@ -103,7 +103,8 @@ def test_an_interval_of_resamples_holds_95_of_100():
 def test_both_tests_must_show_a_difference():
     seeds, samples = Difference(-0.02, 0.12, 0.2), Difference(0.03, 0.07, 0.001)
     assert require_both(seeds, samples) == Difference(-0.02, 0.12, 0.2)
-    assert not require_both(seeds, samples).is_shown
+    both = require_both(seeds, samples)
+    assert both.lower <= 0 <= both.upper
 
 
 def test_holm_is_never_below_the_p_and_keeps_their_order():

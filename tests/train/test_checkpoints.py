@@ -18,7 +18,7 @@ from toy import NoisySource, SquaresEvaluator, SquaresObjective, toy_experiment,
 
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.tasks.registry import open_run
-from vitrail.train import loop
+from vitrail.train import checkpoints
 from vitrail.train.checkpoints import (
     Position,
     Selection,
@@ -343,14 +343,14 @@ def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_nothing(
 ) -> None:
     whole, run = (new_run(tmp_path, train__keep="best") for _ in range(2))
     fit_peaked(whole)
-    save, best_step = loop.save_best, best_of(whole)["step"]
+    save, best_step = checkpoints.save_best, best_of(whole)["step"]
 
     def die_at_the_best(root: Path, train_step: Any, best: Any) -> None:
         if best.step == best_step:
             raise RuntimeError("killed")
         save(root, train_step, best)
 
-    monkeypatch.setattr(loop, "save_best", die_at_the_best)
+    monkeypatch.setattr(checkpoints, "save_best", die_at_the_best)
     with pytest.raises(RuntimeError, match="killed"):
         fit_peaked(run)
     assert stored(run)[1]["step"] < best_step

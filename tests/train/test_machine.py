@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from vitrail.train import machine
-from vitrail.train.machine import _cpu_features, autocast, best_precision, keep_freed_memory, peak_memory_mib
+from vitrail.train.machine import autocast, best_precision, cpu_facts, keep_freed_memory, peak_memory_mib
 
 CPU = torch.device("cpu")
 
@@ -20,14 +20,17 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("processor: 0\nflags\t\t: fpu avx512_bf16 sse\n", {"fpu", "avx512_bf16", "sse"}),
-        ("Features: fp asimd\n", set()),
+        (
+            "processor: 0\nflags\t\t: fpu avx512_bf16 sse\n",
+            {"processor": "0", "flags": "fpu avx512_bf16 sse"},
+        ),
+        ("Features: fp asimd\n", {"Features": "fp asimd"}),
     ],
 )
-def test_cpu_features_are_read(tmp_path: Path, text: str, expected: set[str]) -> None:
+def test_facts_about_the_cpu_are_read(tmp_path: Path, text: str, expected: dict[str, str]) -> None:
     (tmp_path / "cpuinfo").write_text(text)
-    assert _cpu_features(tmp_path / "cpuinfo") == expected
-    assert _cpu_features(tmp_path / "none") == frozenset()  # another system
+    assert cpu_facts(tmp_path / "cpuinfo") == expected
+    assert cpu_facts(tmp_path / "none") == {}  # another system
 
 
 @pytest.mark.parametrize(
@@ -37,7 +40,7 @@ def test_cpu_features_are_read(tmp_path: Path, text: str, expected: set[str]) ->
 def test_bfloat16_is_chosen_where_the_cpu_multiplies_it(
     monkeypatch: pytest.MonkeyPatch, features: set[str], expected: str
 ) -> None:
-    monkeypatch.setattr(machine, "_cpu_features", lambda: frozenset(features))
+    monkeypatch.setattr(machine, "cpu_facts", lambda: {"flags": " ".join(features)})
     assert best_precision(CPU) == expected
 
 

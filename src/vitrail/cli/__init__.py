@@ -5,51 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from textwrap import wrap
 
 from cyclopts import CycloptsError, UnusedCliTokensError
 
 from vitrail.cli.app import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USER_ERROR, app
-from vitrail.cli.bench import bench
-from vitrail.cli.comparing import compare
-from vitrail.cli.drawing import draw
-from vitrail.cli.explaining import explain
-from vitrail.cli.exporting import export
-from vitrail.cli.lab import lab
-from vitrail.cli.models import convert, models
-from vitrail.cli.predicting import classify, label, predict, retrieve, translate
-from vitrail.cli.protocols import benchmarks, calibrate, faithfulness, probe, robustness
-from vitrail.cli.serving import serve
 from vitrail.cli.show import is_first_process
-from vitrail.cli.training import check, evaluate, train
 from vitrail.core.errors import VitrailError
 
-__all__ = [
-    "app",
-    "bench",
-    "benchmarks",
-    "calibrate",
-    "check",
-    "classify",
-    "compare",
-    "convert",
-    "draw",
-    "evaluate",
-    "explain",
-    "export",
-    "faithfulness",
-    "lab",
-    "label",
-    "main",
-    "models",
-    "predict",
-    "probe",
-    "retrieve",
-    "robustness",
-    "serve",
-    "train",
-    "translate",
-]
+__all__ = ["app", "main"]
+
+COMMANDS = (
+    *("bench", "comparing", "drawing", "explaining", "exporting", "lab"),
+    *("models", "predicting", "protocols", "serving", "training"),
+)
+"""The modules whose import adds commands to the application."""
+for name in COMMANDS:
+    import_module(f"vitrail.cli.{name}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

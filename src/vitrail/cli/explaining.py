@@ -145,7 +145,6 @@ def _explain_steps(
     tokens: str | None,
     as_json: bool,
 ) -> int:
-    """Write the steps of one head as a picture, and print them."""
     from vitrail.studies.stepping import explain_steps
 
     if len(inputs) != 1:
@@ -167,7 +166,6 @@ def _explain_steps(
 
 
 def _refuse(names: Collection[str], needs: str) -> None:
-    """Raise ConfigError for options that would have no effect."""
     options = " and ".join(f"--{name.removesuffix('_name')}" for name in names)
     if options:
         raise ConfigError(
@@ -180,7 +178,6 @@ def _refuse(names: Collection[str], needs: str) -> None:
 def _explain_learned(
     run: Path, *, data: str | None, images: int | None, seed: int | None, output: Path | None
 ) -> int:
-    """Write filters, positions and what heads do, and print the layers."""
     from vitrail.studies.inspecting import NUM_SAMPLES, inspect_learned
     from vitrail.studies.learned_page import (
         check_learned_path,

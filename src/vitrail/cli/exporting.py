@@ -98,7 +98,6 @@ def _export_translator(run: str, folder: Path | None, quantization: str | None) 
 
 
 def _refuse(given: Mapping[str, object], where: str, remedy: str) -> None:
-    """Raise ConfigError for options that mean nothing for a format."""
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"{name} was given with {where}", expected="it without", remedy=remedy)

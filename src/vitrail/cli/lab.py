@@ -43,7 +43,13 @@ def lab(
 
     changes = parse_assignments(set_)
     if not names:
-        _show_claims()
+        from vitrail.lab import CLAIMS
+
+        table = make_table("claim", "statement", "source")
+        table.columns[0].no_wrap = True
+        for name, claim in CLAIMS.items():
+            table.add_row(name, Text(claim.statement), Text(claim.source))
+        Console().print(table)
         return 0
     from vitrail.lab.harness import run_claims
 
@@ -55,19 +61,8 @@ def lab(
     return 0
 
 
-def _show_claims() -> None:
-    from vitrail.lab import CLAIMS
-
-    table = make_table("claim", "statement", "source")
-    table.columns[0].no_wrap = True
-    for name, claim in CLAIMS.items():
-        table.add_row(name, Text(claim.statement), Text(claim.source))
-    Console().print(table)
-
-
 @contextmanager
 def _show_measuring() -> Iterator[OnLabEvent]:
-    """Yield a listener for ``run_claims``: a bar on a terminal, occasional lines elsewhere."""
     from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
     from vitrail.lab.harness import ClaimBegan, ClaimEnded

@@ -106,11 +106,7 @@ def show_models() -> None:
 
 
 def _read_changes(texts: Sequence[str]) -> dict[str, Any]:
-    """Read ``model.NAME=VALUE`` texts.
-
-    Raises:
-        ConfigError: one is no assignment to a setting of the model.
-    """
+    """Read ``model.NAME=VALUE`` texts."""
     from vitrail.core.config import parse_assignments
 
     changes = parse_assignments(texts)
@@ -180,7 +176,6 @@ def _part_row(part: PartCard) -> list[str]:
 
 
 def _attention_rows(card: Card) -> Iterator[list[str]]:
-    """Yield one row per group of layers with the same role and figures."""
     runs: dict[tuple[object, ...], list[AttentionCard]] = {}
     for layer in card.attention:
         names = layer.layer.split(".")
@@ -206,7 +201,6 @@ def _span(first: str, last: str) -> str:
 
 
 def _native_size(config: ModelConfig) -> str:
-    """Return the image size in pixels, or ``text`` for a translation model."""
     size = getattr(config, "image_size", None)
     return "text" if size is None else "x".join(map(str, size))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -13,6 +12,7 @@ from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, app, parse_numbers, s
 from vitrail.cli.show import (
     MAX_WIDTH,
     on_two_lines,
+    show_facts,
     show_images_done,
     show_json,
     show_lines,
@@ -28,8 +28,6 @@ from vitrail.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from vitrail.studies.vtab import VtabScores
-
-LABEL_WIDTH = 13  # of the facts about a benchmark
 
 USED_BY = {
     "preparation": ("linear", "knn"),
@@ -304,7 +302,6 @@ def faithfulness(
 
 
 def _show_vtab(scores: VtabScores) -> None:
-    """Print task accuracies in percent by group, the means, and why tasks failed."""
     rows = []
     for group, mean in scores.groups.items():
         tasks = [task for task in scores.tasks if task.group == group]
@@ -329,11 +326,7 @@ def _percent(value: float | None) -> str:
 
 
 def _show_benchmark(name: str) -> None:
-    """Print where a benchmark is looked for and how it is scored, with the commands for it.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
+    """Print where a benchmark is looked for and how it is scored, with the commands for it."""
     from vitrail.tasks.classification.benchmark_reading import find_folder, folders_of
     from vitrail.tasks.classification.benchmarks import BENCHMARKS, METRIC_TEXTS, benchmark_of
 
@@ -371,10 +364,7 @@ def _show_benchmark(name: str) -> None:
             f"{tuned.steps:,} steps of {tuned.batch_size} images of {tuned.side_px} px, SGD with momentum, "
             f"the best rate of {rates} ({tuned.source})"
         )
-    lines = []
-    for label, text in entries.items():
-        parts = wrap(text, MAX_WIDTH - LABEL_WIDTH, break_on_hyphens=False, break_long_words=False)
-        lines += [f"{label if place == 0 else '':<{LABEL_WIDTH}}{part}" for place, part in enumerate(parts)]
+    show_facts(entries.items(), MAX_WIDTH)
     options = "evaluate RUN {0}", "probe RUN {0} --protocol knn", "train {0} --weights RUN"
-    show_lines([*lines, "", *(f"vitrail {option.format(known.name)}" for option in options)])
+    show_lines(["", *(f"vitrail {option.format(known.name)}" for option in options)])
     show_published(known.name)

@@ -188,7 +188,6 @@ class Live:
         return time.monotonic() - self._written >= SELDOM_S
 
     def begin(self, text: str) -> None:
-        """Begin the bar anew."""
         if self._progress is not None and self._bar is not None:
             self._progress.reset(self._bar, description=text)
 
@@ -203,7 +202,6 @@ class Live:
             self.print(line)
 
     def print(self, line: str) -> None:
-        """Write a line, above the bar if there is one."""
         self._written = time.monotonic()
         self._console.print(Text(line), soft_wrap=True)
 

@@ -297,7 +297,6 @@ def show_progress(console: Console) -> Iterator[OnEvent]:
 
 
 def _time_left(moments: Sequence[tuple[int, float]], steps: int) -> str:
-    """Estimate the remaining time from the latest steps."""
     if len(moments) < 2:
         return ""
     (first, began), (last, ended) = moments[0], moments[-1]

@@ -18,16 +18,11 @@ from vitrail.data.findings import Finding
 
 @runtime_checkable
 class Split(Protocol):
-    """Samples of any kind."""
+    """Samples of any kind, with names."""
 
     def __len__(self) -> int: ...
 
     def take(self, indices: Any, /) -> Self: ...
-
-
-@runtime_checkable
-class NamedSplit(Split, Protocol):
-    """Samples with names."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -38,7 +33,7 @@ class NamedSplit(Split, Protocol):
         ...
 
 
-S = TypeVar("S", bound=NamedSplit)
+S = TypeVar("S", bound=Split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +67,6 @@ class DividedDataset(Generic[S]):
         return digest.hexdigest()
 
     def sign(self, split: str) -> dict[str, str]:
-        """Return a split's part of the signature of scores."""
         origin = {"validation": self.validation_origin, "test": self.test_origin}.get(split, "")
         return {
             "data": f"{Path(self.source).name}@{self.splits[split].fingerprint}",

@@ -131,23 +131,17 @@ class FeatureCache:
                 file.write(features.contiguous().numpy().tobytes())
                 self.path.with_suffix(".lock").touch()
                 if start == done:
-                    self._announce(len(self) - done, time.monotonic() - began)
+                    left, batch_s = len(self) - done, time.monotonic() - began
+                    if (seconds := batch_s * left / self._batch_size) > LONG_S:
+                        _log.warning(
+                            "computing the features of %s images once, about %s; they are kept in %s",
+                            *(f"{left:,}", format_duration(seconds), self.path),
+                        )
                 if self._progress is not None:
                     self._progress(indices.stop, len(self))
             file.flush()
             os.fsync(file.fileno())
         partial.replace(self.path)
-
-    def _announce(self, left: int, batch_s: float) -> None:
-        """Log how long it will take, by the time of the first batch."""
-        seconds = batch_s * left / self._batch_size
-        if seconds > LONG_S:
-            _log.warning(
-                "computing the features of %s images once, about %s; they are kept in %s",
-                f"{left:,}",
-                format_duration(seconds),
-                self.path,
-            )
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,14 +44,7 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; at most ``MAX_LISTED`` items are named."""
-        return {
-            "severity": self.severity,
-            "check": self.check,
-            "message": self.message,
-            "remedy": self.remedy,
-            "count": self.count,
-            "items": list(self.items[:MAX_LISTED]),
-        }
+        return {**asdict(self), "items": list(self.items[:MAX_LISTED])}
 
 
 @dataclass(frozen=True)
@@ -189,10 +182,10 @@ def judge(
         examined: has the verdict's ``counts``.
         exclude: names of the unusable samples.
     """
-    found = [finding for check in checks for finding in check(examined)]
+    found = [*(finding for check in checks for finding in check(examined)), *dataset.findings]
     return Verdict(
         source=dataset.source,
-        findings=sort_findings([*found, *dataset.findings]),
+        findings=tuple(sorted(found, key=lambda finding: ORDER.index(finding.severity))),
         counts=examined.counts,
         exclude=frozenset(exclude),
     )

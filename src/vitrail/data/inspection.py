@@ -61,7 +61,6 @@ class SeenImages:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Empty if images have no classes."""
         return getattr(self.dataset, "class_names", ())
 
     def rows(self) -> Iterator[tuple[str, int, str, Inspection]]:
@@ -87,7 +86,6 @@ class SeenImages:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """The counts of a verdict."""
         return {
             "images": {name: len(split) for name, split in self.dataset.splits.items()},
             "classes": len(self.class_names),

@@ -30,9 +30,7 @@ class PairPreprocessing(Config):
     """Whether upper-case letters are made lower-case."""
 
     def prepare(self, texts: Sequence[str]) -> list[str]:
-        """Collapse white space to single spaces, none at the ends, and lower-case if configured."""
-        prepared = [" ".join(text.split()) for text in texts]
-        return self.lowered(prepared)
+        return _tidy(texts, lower_case=self.lower_case)
 
     def lowered(self, texts: Sequence[str]) -> list[str]:
         """Lower-case if configured, and nothing else: what outputs can be compared with."""
@@ -51,9 +49,7 @@ class CaptionPreprocessing(Config):
 
     def prepare(self, texts: Sequence[str]) -> list[str]:
         """Prepare captions for the vocabulary: words between single spaces."""
-        if self.plain_words:
-            return [" ".join(caption_words(text)) for text in texts]
-        return [" ".join(text.split()) for text in texts]
+        return [" ".join(caption_words(text)) for text in texts] if self.plain_words else _tidy(texts)
 
 
 class ImageTextPreprocessing(Preprocessing):
@@ -65,9 +61,7 @@ class ImageTextPreprocessing(Preprocessing):
     """Whether letters are made lower-case; published CLIPs do so in their subwords."""
 
     def prepare(self, texts: Sequence[str]) -> list[str]:
-        """Collapse white space to single spaces, none at the ends, and lower-case if configured."""
-        prepared = [" ".join(text.split()) for text in texts]
-        return [text.lower() for text in prepared] if self.lower_case else prepared
+        return _tidy(texts, lower_case=self.lower_case)
 
 
 class TextPreprocessing(Config):
@@ -83,6 +77,10 @@ class TextPreprocessing(Config):
     """Maximum subwords of a text, begin and end included."""
 
     def prepare(self, texts: Sequence[str]) -> list[str]:
-        """Collapse white space to single spaces, none at the ends, and lower-case if configured."""
-        prepared = [" ".join(text.split()) for text in texts]
-        return [text.lower() for text in prepared] if self.lower_case else prepared
+        return _tidy(texts, lower_case=self.lower_case)
+
+
+def _tidy(texts: Sequence[str], *, lower_case: bool = False) -> list[str]:
+    """Collapse white space to single spaces, none at the ends, and lower-case if configured."""
+    prepared = [" ".join(text.split()) for text in texts]
+    return [text.lower() for text in prepared] if lower_case else prepared

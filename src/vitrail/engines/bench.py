@@ -21,39 +21,13 @@ from pydantic import Field
 
 from vitrail.core.config import Config
 from vitrail.core.errors import CheckpointError, VitrailError
-from vitrail.engines.choice import (
-    BenchResult,
-    EngineChoices,
-    add_former,
-    describe_machine,
-    why_unwritable,
-    write_choices,
-)
+from vitrail.engines import choice, turns
 from vitrail.engines.contract import ENGINES, PRECISIONS, Engine, EngineName, Inputs, find_kind
-from vitrail.engines.export.comparison import (
-    DEFAULT_LOSS_POINTS,
-    NUM_COMPARED,
-    Samples,
-    calibration_batches,
-    check_differences,
-    check_loss,
-    compare,
-    is_scored_whole,
-    spread,
-    tolerance_of,
-)
+from vitrail.engines.export import comparison
 from vitrail.engines.export.exporting import canvas_of, export_model
 from vitrail.engines.export.package import PortSpec, Precision, digest_model
 from vitrail.engines.export.tracing import input_ports
 from vitrail.engines.remote import EngineError, RemoteEngine, write_inputs
-from vitrail.engines.turns import (
-    Contender,
-    ProductShape,
-    find_versions,
-    shape_for,
-    start_products,
-    take_turns,
-)
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.cost import count_forward
 
@@ -96,7 +70,7 @@ class BenchReport(Config):
     """Median GFLOP/s of the matrix product by precision."""
     images: str
     """The images that outputs were compared on."""
-    results: tuple[BenchResult, ...]
+    results: tuple[choice.BenchResult, ...]
     """In the requested order."""
     versions: dict[str, str]
     """Of the libraries."""
@@ -105,7 +79,7 @@ class BenchReport(Config):
     unstored: str | None = None
     """Why the results could not be stored."""
 
-    def best(self, batch: int) -> BenchResult | None:
+    def best(self, batch: int) -> choice.BenchResult | None:
         """Return the fastest kept result of a batch size that agrees, like ``engine="auto"``."""
         usable = [each for each in self.results if each.ran and each.agrees and each.is_kept]
         of_batch = [each for each in usable if each.batch == batch]
@@ -147,7 +121,7 @@ def bench(
     loaded: LoadedModel,
     settings: BenchSettings,
     *,
-    samples: Samples,
+    samples: comparison.Samples,
     store: Path | None = None,
     on_stage: OnStage = lambda stage: None,
 ) -> BenchReport:
@@ -161,12 +135,12 @@ def bench(
     Returns:
         : All figures, and why the store could not be written, if so.
     """
-    fault = None if store is None else why_unwritable(store)
+    fault = None if store is None else choice.why_unwritable(store)
     keeper = store if fault is None else None
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         bench_of = _Bench(loaded, settings, samples, keeper or scratch / "store", scratch, on_stage)
-        products = start_products(bench_of.shape, settings.precisions, stack, threads=settings.threads)
+        products = turns.start_products(bench_of.shape, settings.precisions, stack, threads=settings.threads)
         prepared, failed = [], []
         for engine in settings.engines:
             for precision in settings.precisions:
@@ -174,7 +148,7 @@ def bench(
                     prepared.append(bench_of.start_engine(engine, precision, stack))
                 except VitrailError as error:
                     reason = error.reason if isinstance(error, EngineError) else str(error)
-                    failed.append(BenchResult(engine=engine, precision=precision, reason=reason))
+                    failed.append(choice.BenchResult(engine=engine, precision=precision, reason=reason))
         report = bench_of.measure(products, prepared, failed)
         if keeper is not None:
             report = bench_of.keep(report)
@@ -188,21 +162,21 @@ class _Bench:
         self,
         loaded: LoadedModel,
         settings: BenchSettings,
-        samples: Samples,
+        samples: comparison.Samples,
         store: Path,
         scratch: Path,
         on_stage: OnStage,
     ) -> None:
         self.loaded, self.settings, self.samples = loaded, settings, samples
         self.store, self.scratch, self.on_stage = store, scratch, on_stage
-        self.shape: ProductShape = shape_for(loaded.model)
+        self.shape: turns.ProductShape = turns.shape_for(loaded.model)
         self.gflops = 2 * count_gmacs(loaded)
         self.model_folder = scratch / "model"
         loaded.save(self.model_folder)
 
     def start_engine(
         self, engine: EngineName, precision: Precision, stack: ExitStack
-    ) -> tuple[BenchResult, RemoteEngine]:
+    ) -> tuple[choice.BenchResult, RemoteEngine]:
         """Start an engine, export the model for it if needed, and compare its outputs.
 
         Returns:
@@ -237,7 +211,7 @@ class _Bench:
         )
         stack.enter_context(remote)
         reason = judge(self.loaded, remote, self.samples, precision, is_scored=package is not None)
-        compared = BenchResult(
+        compared = choice.BenchResult(
             engine=engine,
             precision=precision,
             agrees=reason is None,
@@ -250,17 +224,16 @@ class _Bench:
     def measure(
         self,
         products: dict[Precision, RemoteEngine],
-        prepared: Sequence[tuple[BenchResult, RemoteEngine]],
-        failed: Sequence[BenchResult],
+        prepared: Sequence[tuple[choice.BenchResult, RemoteEngine]],
+        failed: Sequence[choice.BenchResult],
     ) -> BenchReport:
-        """Run all rounds, and collect the figures."""
         batches = self.settings.batches
         contenders = [
-            Contender(remote, batch, f"{result.engine} in {result.precision}")
+            turns.Contender(remote, batch, f"{result.engine} in {result.precision}")
             for result, remote in prepared
             for batch in batches
         ]
-        ceilings = take_turns(
+        ceilings = turns.take_turns(
             contenders,
             products,
             shape=self.shape,
@@ -274,12 +247,17 @@ class _Bench:
             for batch in batches
         ]
         for index, contender in enumerate(contenders):
-            results[index] = self._fill(results[index], contender, ceilings.get(results[index].precision))
+            found: dict[str, Any] = {"agrees": False, "reason": contender.reason}
+            if contender.reason is None:
+                rates, batch = ceilings.get(results[index].precision), contender.batch
+                found = summarise(contender.seconds, batch=batch, gflops=self.gflops, ceilings=rates)
+                found["peak_mib"] = contender.peak_mib
+            results[index] = results[index].with_changes(found)
         return BenchReport(
             name=str(self.loaded.model_settings.get("name", "the model")),
             size=image_size(self.loaded),
             gmacs=self.gflops / 2,
-            machine=describe_machine(),
+            machine=choice.describe_machine(),
             threads=self.settings.threads,
             rounds=self.settings.rounds,
             product=tuple(self.shape),
@@ -295,22 +273,13 @@ class _Bench:
                     ),
                 )
             ),
-            versions=find_versions(),
+            versions=turns.find_versions(),
         )
-
-    def _fill(
-        self, result: BenchResult, contender: Contender, ceilings: Sequence[float] | None
-    ) -> BenchResult:
-        """Return a result with its figures, or with the reason for having none."""
-        if contender.reason is not None:
-            return result.with_changes({"agrees": False, "reason": contender.reason})
-        figures = summarise(contender.seconds, batch=result.batch, gflops=self.gflops, ceilings=ceilings)
-        return result.with_changes({**figures, "peak_mib": contender.peak_mib})
 
     def keep(self, report: BenchReport) -> BenchReport:
         """Store the results, and return the report with their folder, or why it could not be written."""
         measured = tuple(each for each in report.results if each.ran)
-        choices = EngineChoices(
+        choices = choice.EngineChoices(
             machine=report.machine,
             threads=report.threads,
             weights=digest_model(self.loaded),
@@ -319,7 +288,7 @@ class _Bench:
         ran = {(each.engine, each.precision) for each in measured}
         failed = {(each.engine, each.precision) for each in report.results} - ran
         try:
-            write_choices(self.store, add_former(self.store, choices, failed))
+            choice.write_choices(self.store, choice.add_former(self.store, choices, failed))
         except CheckpointError as error:
             return report.model_copy(update={"unstored": error.given})
         return report.model_copy(update={"folder": str(self.store)})
@@ -328,7 +297,9 @@ class _Bench:
         folder = self.scratch / "calibration"
         if not folder.exists():
             folder.mkdir()
-            for index, inputs in enumerate(calibration_batches(self.samples, ports_of(self.loaded))):
+            for index, inputs in enumerate(
+                comparison.calibration_batches(self.samples, ports_of(self.loaded))
+            ):
                 write_inputs(folder / f"{index:04}.safetensors", inputs)
         return [str(file) for file in sorted(folder.iterdir())]
 
@@ -336,7 +307,7 @@ class _Bench:
 def judge(
     loaded: LoadedModel,
     engine: Engine | RemoteEngine,
-    samples: Samples,
+    samples: comparison.Samples,
     precision: Precision,
     *,
     is_scored: bool = False,
@@ -351,13 +322,15 @@ def judge(
         EngineError: it fails.
         DataError: no image can be read.
     """
-    scores = is_scored_whole(precision, samples) and not is_scored
-    indices = spread(len(samples.source), NUM_SCORED if scores else NUM_COMPARED)
-    found = compare(loaded.model, engine.run, samples, indices, ports_of(loaded))
+    scores = comparison.is_scored_whole(precision, samples) and not is_scored
+    indices = comparison.spread(len(samples.source), NUM_SCORED if scores else comparison.NUM_COMPARED)
+    found = comparison.compare(loaded.model, engine.run, samples, indices, ports_of(loaded))
     try:
-        check_differences(found, precision, tolerance_of(found, precision))
+        comparison.check_differences(found, precision, comparison.tolerance_of(found, precision))
         if not is_scored:
-            check_loss(found, samples.objective.headline, precision, DEFAULT_LOSS_POINTS)
+            comparison.check_loss(
+                found, samples.objective.headline, precision, comparison.DEFAULT_LOSS_POINTS
+            )
     except CheckpointError as error:
         return error.given
     return None

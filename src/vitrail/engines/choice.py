@@ -24,6 +24,7 @@ from vitrail.engines.export.package import Package, Precision, digest_model
 from vitrail.engines.loading import MODEL_FOLDER, Source
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.merged import MergedViT
+from vitrail.train.machine import count_cores, cpu_name
 
 CHOICES_FILE = "engines.json"
 CHOICES_FOLDER = "engines"  # of a run, or of a saved model's folder
@@ -62,7 +63,6 @@ class BenchResult(Config):
 
     @property
     def ran(self) -> bool:
-        """Whether there are figures."""
         return self.images_per_s > 0
 
 
@@ -126,7 +126,6 @@ def start_engine(
 def _start_fastest(
     source: Source, opened: LoadedModel, precision: str | None, batch_size: int
 ) -> Engine | None:
-    """Return the fastest benchmarked engine that starts, if any."""
     if isinstance(opened.model, MergedViT):
         logger.warning("benchmarks do not include token merging; torch runs this model, which merges tokens")
         return None
@@ -266,15 +265,6 @@ def _read_file(path: Path) -> EngineChoices | None:
         return None
 
 
-def describe_machine(source: Path = Path("/proc/cpuinfo")) -> str:
+def describe_machine() -> str:
     """Return the CPU model and the number of available cores."""
-    import platform
-
-    name = platform.processor() or platform.machine()
-    try:
-        lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []  # not Linux
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return f"{name}, {cores} cores"
+    return f"{cpu_name()}, {count_cores()} cores"

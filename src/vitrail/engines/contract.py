@@ -61,17 +61,13 @@ class Engine(Protocol):
 
 @runtime_checkable
 class EngineKind(Protocol):
-    """A library that runs models; ``building.MODULES`` says where each is."""
+    """A library that runs models; ``MODULES`` says where each is."""
 
     name: EngineName
-    """User-visible name."""
     format: Format
     """Package format that it runs natively."""
-
-    @property
-    def precisions(self) -> tuple[Precision, ...]:
-        """Precisions supported on some machine."""
-        ...
+    precisions: tuple[Precision, ...]
+    """Those supported on some machine."""
 
     def check(self, precision: Precision, device: torch.device) -> None:
         """Check that the engine can run here.

@@ -65,10 +65,7 @@ class ConvertingKind:
 
     def __init__(self, name: EngineName, model_format: Format) -> None:
         self.name, self.format = name, model_format
-
-    @property
-    def precisions(self) -> tuple[Precision, ...]:
-        return FORMATS[self.format].precisions
+        self.precisions = FORMATS[model_format].precisions
 
     def check(self, precision: Precision, device: torch.device) -> None:
         """Refuse other devices than the CPU, and what the engine refuses; conversion may need more."""

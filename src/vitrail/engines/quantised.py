@@ -75,7 +75,6 @@ class QuantisedLinear(nn.Module):
         return self.multiply(self.quantise(x))
 
     def quantise(self, x: Float[Tensor, "*batch in_dim"]) -> UInt8[Tensor, "*batch in_dim"]:
-        """Quantise the activations."""
         levels = torch.addcmul(self.offset, x, self.multipliers)
         return levels.clamp_(0, LEVELS).to(torch.uint8)
 

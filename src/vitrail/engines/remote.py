@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.engines.contract import Engine, Inputs, Outputs, build_engine
 from vitrail.engines.export.package import Package
 from vitrail.models.checkpoint import load_model
+from vitrail.train.machine import peak_memory_mib
 
 RESET_PEAK = "5"  # written to clear_refs, resets the peak resident size
 
@@ -72,18 +74,15 @@ class RemoteEngine:
         self.close()
 
     def run(self, inputs: Inputs) -> Outputs:
-        """Run one batch, as ``Engine.run``."""
         output = self._path("output.safetensors")
         self._ask(do="run", file=self._write(inputs), output=str(output))
         return read_inputs(output)
 
     def hold(self, name: str, inputs: Inputs) -> None:
-        """Keep a batch for timing, and run it once."""
         self._ask(do="hold", name=name, file=self._write(inputs))
         self._held.add(name)
 
     def holds(self, name: str) -> bool:
-        """Return whether the engine keeps a batch of that name."""
         return name in self._held
 
     def time(self, name: str, passes: int) -> list[float]:
@@ -91,7 +90,6 @@ class RemoteEngine:
         return list(self._ask(do="time", name=name, passes=passes)["seconds"])
 
     def peak_mib(self) -> float:
-        """Return the process's peak memory since the last batch was kept and run once."""
         return float(self._ask(do="peak")["mib"])
 
     def revive(self) -> None:
@@ -176,7 +174,6 @@ class EngineServer:
     def start(
         self, factory: str, arguments: dict[str, Any], threads: int, folders: list[str]
     ) -> dict[str, Any]:
-        """Build the engine: ``module:function`` called with the arguments."""
         torch.set_num_threads(threads)
         sys.path[:0] = folders
         module, _, function = factory.partition(":")
@@ -184,12 +181,10 @@ class EngineServer:
         return {}
 
     def run(self, file: str, output: str) -> dict[str, Any]:
-        """Run a batch from a file, and write the outputs into another."""
         write_inputs(Path(output), self.engine.run(read_inputs(Path(file))))
         return {}
 
     def hold(self, name: str, file: str) -> dict[str, Any]:
-        """Keep a batch for timing, and run it once."""
         self.held[name] = read_inputs(Path(file))
         self.engine.run(self.held[name])
         path = Path("/proc/self/clear_refs")
@@ -207,14 +202,8 @@ class EngineServer:
         return {"seconds": seconds}
 
     def peak(self) -> dict[str, Any]:
-        """Return the peak resident memory in MiB since the last batch was kept and run once."""
-        try:
-            lines = Path("/proc/self/status").read_text().splitlines()
-        except OSError:  # not Linux: the peak since the start, in KiB or, on macOS, bytes
-            import resource
-
-            return {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
-        return {"mib": next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024}
+        """Return the peak memory since a batch was last kept and run once; outside Linux, since the start."""
+        return {"mib": peak_memory_mib(torch.device("cpu")) or math.nan}
 
 
 def build_engine_of(

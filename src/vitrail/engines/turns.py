@@ -112,7 +112,7 @@ def start_products(
     for precision in precisions:
         if has_product(precision):
             arguments = {"shape": list(shape), "precision": precision}
-            remote = RemoteEngine("vitrail.engines.turns:build_product", arguments, threads=threads)
+            remote = RemoteEngine("vitrail.engines.turns:MatrixProduct", arguments, threads=threads)
             products[precision] = stack.enter_context(remote)
             remote.hold("product", ())
     return products
@@ -179,13 +179,17 @@ class MatrixProduct:
         precision: int8 multiplies 0..255 with -127..127 and accumulates in 32 bits.
     """
 
-    def __init__(self, shape: ProductShape, precision: Precision) -> None:
-        self.shape, self.name, self.precision = shape, "product", precision
+    def __init__(self, shape: Sequence[int], precision: Precision) -> None:
+        rows, inner, columns = shape
         generator = torch.Generator().manual_seed(0)
-        x = torch.randn(shape.rows, shape.inner, generator=generator)
-        weight = torch.randn(shape.columns, shape.inner, generator=generator)
-        make = {"float32": _float32_kernels, "bfloat16": _bfloat16_kernels, "int8": _int8_kernels}[precision]
-        self.kernels = make(x, weight)
+        x, weight = (torch.randn(count, inner, generator=generator) for count in (rows, columns))
+        if precision == "int8":
+            self.kernels = [_int8_product(x, weight)]
+        elif precision == "bfloat16":
+            self.kernels = [_packed(x.bfloat16(), weight.bfloat16())]
+        else:
+            packed = [_packed(x, weight)] if torch.backends.mkldnn.is_available() else []
+            self.kernels = [lambda: F.linear(x, weight), *packed]
         self._runs = 0
 
     def run(self, inputs: Inputs) -> Outputs:
@@ -196,11 +200,6 @@ class MatrixProduct:
         return ()
 
 
-def build_product(shape: list[int], *, precision: Precision) -> MatrixProduct:
-    """Build the matrix product that measures a machine's ceiling."""
-    return MatrixProduct(ProductShape(*shape), precision)
-
-
 def has_product(precision: Precision) -> bool:
     """Return whether this CPU multiplies a precision faster than float32."""
     if precision == "bfloat16":
@@ -208,25 +207,14 @@ def has_product(precision: Precision) -> bool:
     return precision == "float32" or torch.backends.mkldnn.is_available()
 
 
-def _float32_kernels(x: Tensor, weight: Tensor) -> list[Callable[[], object]]:
-    kernels: list[Callable[[], object]] = [lambda: F.linear(x, weight)]
-    if torch.backends.mkldnn.is_available():
-        kernels.append(_packed(x, weight))
-    return kernels
-
-
-def _bfloat16_kernels(x: Tensor, weight: Tensor) -> list[Callable[[], object]]:
-    return [_packed(x.bfloat16(), weight.bfloat16())]
-
-
-def _int8_kernels(x: Tensor, weight: Tensor) -> list[Callable[[], object]]:
+def _int8_product(x: Tensor, weight: Tensor) -> Callable[[], object]:
     levels = (x * 32 + 128).clamp(0, LEVELS).to(torch.uint8)
     rounded = (weight * 32).round().clamp(-MOST_WEIGHT, MOST_WEIGHT).to(torch.int8)
     packed = torch.ops.onednn.qlinear_prepack(rounded, list(x.shape))
     scales, zeros = torch.full((len(weight),), 1 / 32), torch.zeros(len(weight), dtype=torch.int32)
     multiply = torch.ops.onednn.qlinear_pointwise
     rest: tuple[object, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
-    return [lambda: multiply(levels, 1 / 32, 128, packed, scales, zeros, *rest)]
+    return lambda: multiply(levels, 1 / 32, 128, packed, scales, zeros, *rest)
 
 
 def _packed(x: Tensor, weight: Tensor) -> Callable[[], object]:

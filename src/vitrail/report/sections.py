@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vitrail.report.page import section, table, tiles, write_page
 from vitrail.report.plots import Curve, line_plot
@@ -16,28 +17,12 @@ from vitrail.train.evaluate import Report
 STYLE = Path(__file__).with_name("sections.css").read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class History:
-    """Curves as steps and values; None without values."""
+class History(NamedTuple):
+    """Curves by name, each as steps and values."""
 
-    loss: Curve | None = None
-    rate: Curve | None = None
-    """Learning rate as a share of its peak."""
-    accuracy: Curve | None = None
-    """On validation, as are all scores."""
-    bleu: Curve | None = None
-    """0..100."""
-    bleu4: Curve | None = None
-    """Of captions, 0..1."""
-    nll: Curve | None = None
-    """Log loss."""
-    ap: Curve | None = None
-    """Average precision over IoU thresholds from 0.50 to 0.95, 0..1."""
-    ap50: Curve | None = None
-    """Average precision at an IoU of 0.50."""
-    mean_recall: Curve | None = None
-    """Retrieval recall, 0..1: mean over both directions at 1, 5 and 10."""
-    parts: Mapping[str, Curve] = field(default_factory=dict)
+    curves: Mapping[str, Curve]
+    """What a run logged and, of validation, its scores: ``loss``, ``rate`` (a share of its peak), ``nll``."""
+    parts: Mapping[str, Curve]
     """Parts of the training loss."""
 
 
@@ -46,8 +31,8 @@ def read_history(path: Path) -> History:
 
     Of a step that was logged twice, before and after a resume, the later line counts.
     """
-    rows: dict[str, dict[float, float]] = {each.name: {} for each in fields(History) if each.name != "parts"}
-    parts: dict[str, dict[float, float]] = {}
+    curves: dict[str, dict[float, float]] = defaultdict(dict)
+    parts: dict[str, dict[float, float]] = defaultdict(dict)
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             entry = json.loads(line)
@@ -55,14 +40,14 @@ def read_history(path: Path) -> History:
             continue
         if not isinstance(entry, dict) or "step" not in entry:
             continue
-        values = {**entry, **entry.get("scores", {})}
-        for name, curve in rows.items():
-            if isinstance(values.get(name), int | float):
-                curve[float(entry["step"])] = float(values[name])
-        for name, value in entry.get("parts", {}).items():
-            parts.setdefault(name, {})[float(entry["step"])] = float(value)
-    curves = {name: _curve(points) for name, points in rows.items() if points}
-    return History(**curves, parts={name: _curve(points) for name, points in parts.items()})
+        for found, values in (
+            (curves, {**entry, **entry.get("scores", {})}),
+            (parts, entry.get("parts", {})),
+        ):
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    found[name][float(entry["step"])] = float(value)
+    return History(*({name: _curve(points) for name, points in found.items()} for found in (curves, parts)))
 
 
 def _curve(points: dict[float, float]) -> Curve:
@@ -91,7 +76,7 @@ class RunRecord:
     """The resolved settings, as in ``config.json``."""
 
     def history(self) -> History:
-        return read_history(self.metrics_path) if self.metrics_path else History()
+        return read_history(self.metrics_path) if self.metrics_path else History({}, {})
 
 
 def write_run_page(path: Path, record: RunRecord, parts: Iterable[str], *, style: str) -> None:
@@ -125,32 +110,32 @@ def plots_in_row(plots: Iterable[str]) -> str:
 
 
 def training_section(
-    history: History, *, score: Curve | None, score_name: str, note: str, further: Iterable[str] = ()
+    history: History, *, score: str, score_name: str, note: str, further: Iterable[str] = ()
 ) -> str:
     """Plot the training curves; empty without any.
 
     Args:
-        score: curve of the validation score.
-        score_name: with its unit.
+        score: name of the validation score's curve.
+        score_name: for the reader, with its unit.
         note: on training against validation loss, if there are both.
         further: plots after the score's.
     """
-    plots = []
-    if history.loss:
-        series = {"training": history.loss} | ({"validation": history.nll} if history.nll else {})
+    plots, curves = [], history.curves
+    if "loss" in curves:
+        series = {"training": curves["loss"]} | ({"validation": curves["nll"]} if "nll" in curves else {})
         plots.append(line_plot("loss by step", series, x_label="step", y_label="loss"))
-    if score:
+    if score in curves:
         name = f"{score_name} by step"
-        plots.append(line_plot(name, {"validation": score}, x_label="step", y_label=score_name))
+        plots.append(line_plot(name, {"validation": curves[score]}, x_label="step", y_label=score_name))
     plots += further
-    if history.rate:
-        series = {"learning rate": history.rate}
+    if "rate" in curves:
+        series = {"learning rate": curves["rate"]}
         plots.append(
             line_plot("learning rate by step", series, x_label="step", y_label="learning rate / peak")
         )
     if not plots:
         return ""
-    return section("Training", plots_in_row(plots), note if history.loss and history.nll else "")
+    return section("Training", plots_in_row(plots), note if "loss" in curves and "nll" in curves else "")
 
 
 def confusion_table(

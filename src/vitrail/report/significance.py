@@ -27,11 +27,6 @@ class Difference(NamedTuple):
     p: float
     """Two-sided."""
 
-    @property
-    def is_shown(self) -> bool:
-        """Whether the interval excludes zero."""
-        return self.lower > 0 or self.upper < 0
-
 
 def student_tail(t: float, freedom: float) -> float:
     """Return the two-sided tail probability of Student's t.

@@ -123,7 +123,6 @@ class Matrix(NamedTuple):
         return [*self.columns] or [str(number) for number in range(self.values.shape[1])]
 
     def texts(self, decimals: int = 2) -> list[list[str]]:
-        """Return every entry as text."""
         return [[_write(value, decimals) for value in row] for row in self.values.tolist()]
 
     def as_tree(self) -> dict[str, Any]:

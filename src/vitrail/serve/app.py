@@ -76,7 +76,6 @@ class Endpoints:
         self.pool = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="vitrail-prepare")
 
     async def predict(self, request: Request) -> Response:
-        """Predict each input of a request."""
         async with self._asked(request, is_explanation=False) as (hosted, asked, options):
             results = await self._compute(request, hosted, asked, options, is_explanation=False)
         if not asked.is_list and isinstance(results[0], Exception):
@@ -92,7 +91,6 @@ class Endpoints:
         return JSONResponse({"model": hosted.name, "results": trees})
 
     async def explain(self, request: Request) -> Response:
-        """Explain the one input of a request."""
         async with self._asked(request, is_explanation=True) as (hosted, asked, options):
             with self._one_explanation():
                 (result,) = await self._compute(request, hosted, asked, options, is_explanation=True)
@@ -106,12 +104,10 @@ class Endpoints:
         return JSONResponse({"models": [model.describe() for model in self.hosting.models.values()]})
 
     async def healthz(self) -> Response:
-        """Liveness."""
         is_healthy = self.hosting.is_healthy
         return JSONResponse({"status": "ok" if is_healthy else "failing"}, 200 if is_healthy else 503)
 
     async def readyz(self) -> Response:
-        """Readiness."""
         states = {model.name: model.state for model in self.hosting.models.values()}
         tree = {"ready": self.hosting.is_ready, "stopping": self.hosting.is_stopping, "models": states}
         return JSONResponse(tree, 200 if self.hosting.is_ready else 503)
@@ -156,11 +152,7 @@ class Endpoints:
 
     @contextmanager
     def _one_explanation(self) -> Iterator[None]:
-        """Count an explanation that is computed and packed inside the block.
-
-        Raises:
-            RefusalError: too many explanations are in progress.
-        """
+        """Count an explanation that is computed and packed inside the block."""
         if self.num_explanations >= MAX_EXPLANATIONS:
             raise RefusalError(
                 429,
@@ -194,11 +186,7 @@ class Endpoints:
     async def _compute(
         self, request: Request, hosted: HostedModel, asked: Asked, options: Options, *, is_explanation: bool
     ) -> list[Any]:
-        """Queue inputs for their model, and return a result or an error for each.
-
-        Raises:
-            RefusalError: the queue is full, or the model takes too long.
-        """
+        """Queue inputs for their model, and return a result or an error for each."""
         try:
             async with asyncio.timeout(self.settings.timeout_s):
                 return await self._queue(request, hosted, asked, options, is_explanation)
@@ -254,11 +242,7 @@ def _read(served: Servable, given: Any, options: Options, max_pixels: int) -> An
 
 
 async def _wait(request: Request, futures: Any) -> Sequence[Any]:
-    """Wait for results as long as the client does.
-
-    Raises:
-        ClientGoneError: it hung up.
-    """
+    """Wait for results as long as the client does."""
     answers = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
     hung_up = asyncio.ensure_future(_until_gone(request))
     either: set[asyncio.Future[Any]] = {answers, hung_up}

@@ -153,7 +153,6 @@ class BatchWorker:
                 self._answer(wanted)
 
     def _next_batch(self) -> list[Job]:
-        """Wait for a batch; an empty one ends the worker."""
         with self._changed:
             while not self._waiting:
                 if self._is_closing and not self._num_reserved:
@@ -161,19 +160,14 @@ class BatchWorker:
                 self._changed.wait()
             first = self._waiting[0]
             until = first.since + self.limits.max_wait_s
-            while first.group is not None and not self._is_closing and self._has_room(first):
+            while first.group is not None and not self._is_closing:
                 left = until - time.monotonic()
-                if left <= 0:
-                    break
+                if left <= 0 or self._num_joinable(first) >= self._sizes(hash(first.group)).wanted:
+                    break  # a larger batch would not pay
                 self._changed.wait(left)
             return self._pop(first)
 
-    def _has_room(self, first: Job) -> bool:
-        """Return whether a larger batch with the first job would pay."""
-        return self._num_joinable(first) < self._sizes(hash(first.group)).wanted
-
     def _num_joinable(self, first: Job) -> int:
-        """Return how many waiting jobs can join the first one's batch, including itself."""
         return sum(job.group == first.group for job in self._waiting)
 
     def _pop(self, first: Job) -> list[Job]:

@@ -26,21 +26,14 @@ ERRORS = {
     503: "Model still loading, or server stopping",
     504: "Prediction timed out",
 }
-ERROR_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["status", "message", "given", "expected", "remedy"],
-            "properties": {
-                "status": {"type": "integer"},
-                **{name: {"type": "string"} for name in ("message", "given", "expected", "remedy")},
-            },
-        }
-    },
-}
-BINARY = {"schema": {"type": "string", "format": "binary"}}
-TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+STRING = {"type": "string"}
+BINARY = {"schema": {**STRING, "format": "binary"}}
+TEXTS = {"type": "array", "items": STRING, "minItems": 1}
+
+
+def _object(*, required: bool = True, **properties: Any) -> dict[str, Any]:
+    names = {"required": list(properties)} if required else {}
+    return {"type": "object", **names, "properties": properties}
 
 
 def _json(schema: dict[str, Any], example: Any) -> dict[str, Any]:
@@ -48,7 +41,6 @@ def _json(schema: dict[str, Any], example: Any) -> dict[str, Any]:
 
 
 def _options() -> dict[str, dict[str, Any]]:
-    """Return the schema of each option."""
     schemas = {}
     for name, schema in Options.model_json_schema()["properties"].items():
         # Optional fields are "anyOf" their type and null; a request leaves them out.
@@ -58,18 +50,16 @@ def _options() -> dict[str, dict[str, Any]]:
 
 
 def _body() -> dict[str, Any]:
-    fields = {"model": {"type": "string"}, **_options()}
-    form = {"type": "object", "properties": {"image": {"type": "string", "format": "binary"}, **fields}}
-    tree = {
-        "type": "object",
-        "properties": {
-            "image": {"type": "string", "format": "byte", "description": "An image file in base64"},
-            "images": {**TEXTS, "description": "Several of them"},
-            "text": {"type": "string", "description": "For a translator"},
-            "texts": {**TEXTS, "description": "Several of them"},
-            **fields,
-        },
-    }
+    fields = {"model": STRING, **_options()}
+    form = _object(required=False, image={**STRING, "format": "binary"}, **fields)
+    tree = _object(
+        required=False,
+        image={**STRING, "format": "byte", "description": "An image file in base64"},
+        images={**TEXTS, "description": "Several of them"},
+        text={**STRING, "description": "For a translator"},
+        texts={**TEXTS, "description": "Several of them"},
+        **fields,
+    )
     return {
         "required": True,
         "content": {
@@ -77,13 +67,15 @@ def _body() -> dict[str, Any]:
             "application/octet-stream": BINARY,
             "multipart/form-data": {"schema": form},
             **_json(tree, {"image": "iVBORw0KGgo..."}),
-            "text/plain": {"schema": {"type": "string"}},
+            "text/plain": {"schema": STRING},
         },
     }
 
 
 def _asking(example: Any, schema: dict[str, Any], what: str) -> dict[int | str, dict[str, Any]]:
-    error = {"application/json": {"schema": ERROR_SCHEMA}}
+    texts = dict.fromkeys(("message", "given", "expected", "remedy"), STRING)
+    refusal = _object(error=_object(status={"type": "integer"}, **texts), required=False)
+    error = {"application/json": {"schema": refusal}}
     return {
         200: {"description": what, "content": _json(schema, example)},
         **{status: {"description": text, "content": error} for status, text in ERRORS.items()},
@@ -91,7 +83,7 @@ def _asking(example: Any, schema: dict[str, Any], what: str) -> dict[int | str, 
 
 
 def _parameters() -> list[dict[str, Any]]:
-    named = {"model": {"type": "string", "description": "Name of the model; optional with a single model"}}
+    named = {"model": {**STRING, "description": "Name of the model; optional with a single model"}}
     return [
         {"name": name, "in": "query", "required": False, "schema": schema}
         for name, schema in {**named, **_options()}.items()
@@ -114,25 +106,12 @@ PREDICTED = {
         }
     ],
 }
-PREDICTED_SCHEMA = {
-    "type": "object",
-    "required": ["model", "results"],
-    "properties": {"model": {"type": "string"}, "results": {"type": "array", "items": {"type": "object"}}},
-}
+PREDICTED_SCHEMA = _object(model=STRING, results={"type": "array", "items": {"type": "object"}})
 EXPLAINED = {"model": "flowers", "task": min(TASKS), "explanation": {}}
-EXPLAINED_SCHEMA = {
-    "type": "object",
-    "required": ["model", "task", "explanation"],
-    "properties": {
-        "model": {"type": "string"},
-        "task": {"enum": sorted(TASKS)},
-        "explanation": {"type": "object"},
-    },
-}
+EXPLAINED_SCHEMA = _object(model=STRING, task={"enum": sorted(TASKS)}, explanation={"type": "object"})
 
 
 def _operation(method: str, summary: str, responses: dict[int | str, Any], **others: Any) -> dict[str, Any]:
-    """Return the arguments of a route."""
     return {"methods": [method], "summary": summary, "responses": responses, **others}
 
 

@@ -118,18 +118,15 @@ class Hosting:
             thread.start()
 
     def wait(self) -> None:
-        """Wait until every model is ready or has failed."""
         for model in self.models.values():
             model.is_settled.wait()
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model is loaded."""
         return not self.is_stopping and all(model.state == "ready" for model in self.models.values())
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the worker of every loaded model runs."""
         return all(model.worker is None or model.worker.is_alive for model in self.models.values())
 
     def find(self, name: str | None) -> HostedModel:
@@ -157,7 +154,6 @@ class Hosting:
         return self.models[name]
 
     def close(self) -> None:
-        """Answer what was accepted, and end the threads."""
         self.is_stopping = True
         for model in self.models.values():
             if model.worker is not None:
@@ -235,19 +231,15 @@ class Metrics:
         self._queue = Gauge("vitrail_queue_length", text, ["model"], registry=registry)
 
     def add_request(self, endpoint: str, model: str, status: int, seconds: float) -> None:
-        """Count an answered request."""
         self._requests.labels(endpoint, model, str(status)).inc()
         self._latency.labels(endpoint, model).observe(seconds)
 
     def add_batch(self, model: str, size: int, seconds: float) -> None:
-        """Count a batch."""
         self._sizes.labels(model).observe(size)
         self._seconds.labels(model).observe(seconds)
 
     def watch_queue(self, model: str, queue: Sized) -> None:
-        """Report the length of a queue on demand."""
         self._queue.labels(model).set_function(lambda: float(len(queue)))
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)

@@ -131,7 +131,6 @@ def _image_form(model: HostedModel) -> str:
 
 
 def _answers_of(facts: dict[str, Any]) -> str:
-    """Describe the outputs of an image model."""
     if "classes" not in facts:
         return "any names" if "labels" in facts["options"] else "captions"
     count = len(facts["classes"])
@@ -139,7 +138,6 @@ def _answers_of(facts: dict[str, Any]) -> str:
 
 
 def _setting_of(facts: dict[str, Any]) -> str:
-    """Return the control of a task's one setting on the page, if any."""
     if "threshold" in facts["options"]:
         value = f"{facts['threshold']:.2f}"
         return (

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
-import signal
 import socket
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +15,7 @@ from vitrail.engines.export.package import is_package
 from vitrail.engines.loading import find_model_folder
 from vitrail.models.weights.published import is_published
 from vitrail.serve.settings import ServeSettings
+from vitrail.train.interrupt import handled_signals
 
 if TYPE_CHECKING:
     import uvicorn
@@ -187,25 +186,16 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-@contextmanager
-def stop_on_signals(server: uvicorn.Server, tell: Callable[[], None]) -> Iterator[None]:
+def stop_on_signals(
+    server: uvicorn.Server, tell: Callable[[], None]
+) -> AbstractContextManager[Callable[[], None]]:
     """Stop a server gracefully at SIGINT or SIGTERM, and immediately at the second."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def stop(number: int, frame: object) -> None:
+    def stop() -> None:
         if server.should_exit:
             server.force_exit = True
             return
         server.should_exit = True
         tell()
 
-    former: Mapping[int, object] = {
-        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+    return handled_signals(stop)

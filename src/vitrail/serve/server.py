@@ -110,7 +110,6 @@ class QuietServer(uvicorn.Server):
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Report unreadiness, and finish requests in progress."""
         self.hosting.is_stopping = True
         await super().shutdown(sockets)
 

@@ -46,7 +46,6 @@ class ServeSettings(Config):
 
     @property
     def max_upload_bytes(self) -> int:
-        """Maximum request size in bytes."""
         return int(self.max_upload_mb * 1e6)
 
 

@@ -186,7 +186,6 @@ def _from_base64(text: str, place: int) -> bytes:
 
 
 def _check_marks(body: bytes, most: int) -> None:
-    """Refuse JSON of very many parts before parsing it."""
     num_marks = sum(body.count(mark) for mark in MARKS)
     if num_marks > most:
         raise RefusalError(
@@ -299,11 +298,9 @@ class UploadBudget:
         upload.held_bytes += size
 
     def give_back(self, size: int) -> None:
-        """Release bytes."""
         self.held_bytes -= size
 
     def _longest(self) -> Upload | None:
-        """Return the upload with the most byte-seconds, None if all are young."""
         slow = [each for each in self._arriving if each.held_bytes and each.seconds > PATIENCE_S]
         return max(slow, key=lambda each: each.held_bytes * each.seconds, default=None)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 EXIT_CODE = 130  # what shells report for a program ended by SIGINT
 
@@ -47,27 +46,33 @@ class Interrupts:
 
 @contextmanager
 def deferred_interrupts() -> Iterator[Interrupts]:
-    """Record the first SIGINT or SIGTERM instead of dying; a second one acts as usual.
+    """Record the first SIGINT or SIGTERM instead of dying; a second one acts as usual."""
+    interrupts = Interrupts()
+
+    def note() -> None:
+        interrupts.requested = True
+        restore()
+
+    with handled_signals(note) as restore:
+        yield interrupts
+
+
+@contextmanager
+def handled_signals(handle: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """Call a function at SIGINT and SIGTERM within the block; yields what ends that earlier.
 
     No effect outside the main thread, where signals cannot be caught.
     """
-    interrupts = Interrupts()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupts
-        return
-    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    former = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            former[number] = signal.signal(number, lambda number, frame: handle())
 
     def restore() -> None:
         for number, handler in former.items():
             signal.signal(number, handler)
 
-    def note(number: int, frame: FrameType | None) -> None:
-        interrupts.requested = True
-        restore()
-
-    for number in former:
-        signal.signal(number, note)
     try:
-        yield interrupts
+        yield restore
     finally:
         restore()

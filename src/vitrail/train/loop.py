@@ -11,19 +11,8 @@ from torch import nn
 
 from vitrail.data.stream import SampleSource, StandIn
 from vitrail.models.checkpoint import state_tensors
+from vitrail.train import checkpoints
 from vitrail.train.budget import Deadline, Plan, check_batch_size
-from vitrail.train.checkpoints import (
-    Position,
-    Selection,
-    load_best,
-    load_training,
-    newest_checkpoint,
-    prune_checkpoints,
-    save_best,
-    save_training,
-    select_by,
-    stored_step,
-)
 from vitrail.train.events import Kept, Logged, OnEvent, Replanned, Saved, Started, Stepped, Validated, ignore
 from vitrail.train.interrupt import Interrupts, TrainingInterrupted, deferred_interrupts
 from vitrail.train.machine import keep_freed_memory, peak_memory_mib
@@ -86,7 +75,7 @@ def fit(
     """
     processes = processes or single_process()
     check_batch_size(run.experiment.train, processes.world_size)
-    selection = select_by(objective, validation, run.experiment.train)
+    selection = checkpoints.select_by(objective, validation, run.experiment.train)
     if processes.device.type == "cpu":
         keep_freed_memory()
     train_step = TrainStep(objective, model, run.experiment, processes)
@@ -106,7 +95,7 @@ class _Training:
         run: Run,
         on_event: OnEvent,
         deadline: Deadline | None,
-        selection: Selection,
+        selection: checkpoints.Selection,
     ) -> None:
         self._train_step, self._run, self._on_event, self._deadline = train_step, run, on_event, deadline
         self._selection, self._processes = selection, train_step.processes
@@ -121,9 +110,9 @@ class _Training:
 
     def start(self, resume: bool) -> None:
         """Load the newest checkpoint, or write the first one."""
-        folder = newest_checkpoint(self._run.checkpoints) if resume else None
+        folder = checkpoints.newest_checkpoint(self._run.checkpoints) if resume else None
         if folder is not None:
-            position = load_training(folder, self._train_step)
+            position = checkpoints.load_training(folder, self._train_step)
             self.step, self._former_s, self.scores = position.step, position.elapsed_s, position.scores
             self._saved_step, self._meter = self.step, Meter(self._train_step)
             self._selection.restore(position.selection)
@@ -131,7 +120,7 @@ class _Training:
         if self._processes.is_first:
             self._run.rewind(self.step if folder is not None else -1)
             if folder is not None:  # a kill may have come between writing it and removing the older ones
-                prune_checkpoints(self._run.checkpoints, kept=folder)
+                checkpoints.prune_checkpoints(self._run.checkpoints, kept=folder)
         if folder is None:
             self._save()
         self._on_event(Started(self.step, self._plan.steps(self.step)))
@@ -164,7 +153,9 @@ class _Training:
     def finish(self) -> TrainResult:
         best, tensors = self._selection.best, None
         if best is not None and self._selection.keeps_best:
-            tensors = load_best(self._run.checkpoints, best, state_tensors(self._train_step.model))
+            tensors = checkpoints.load_best(
+                self._run.checkpoints, best, state_tensors(self._train_step.model)
+            )
             self._on_event(Kept(best.step, self.step, best.value))
             step, scores = best.step, best.scores
         else:
@@ -180,8 +171,8 @@ class _Training:
         best, root = self._selection.best, self._run.checkpoints
         if best is None or not self._selection.keeps_best or best.step != self.step:
             return
-        if self._processes.from_first(lambda: stored_step(root)) != best.step:
-            save_best(root, self._train_step, best)
+        if self._processes.from_first(lambda: checkpoints.stored_step(root)) != best.step:
+            checkpoints.save_best(root, self._train_step, best)
 
     def _batches(self, train: SampleSource) -> Iterator[list[Any]]:
         """Yield the batches of each step until the plan, which may change meanwhile, is fulfilled."""
@@ -214,7 +205,6 @@ class _Training:
             unit=objective.unit if isinstance(objective, Counting) else "samples",
         )
         self._record("train", logged)
-        self._on_event(logged)
 
     def _validate(self, validation: SampleSource) -> None:
         self._check_finite()
@@ -225,9 +215,7 @@ class _Training:
         self._meter.pause(self._validation_s)
         if self._deadline is not None:
             self._deadline.pause(self._validation_s)
-        validated = Validated(self.step, self.scores, self.elapsed_s())
-        self._record("validation", validated)
-        self._on_event(validated)
+        self._record("validation", Validated(self.step, self.scores, self.elapsed_s()))
         if self._selection.add(self.step, self.scores) and self._selection.keeps_best:
             self._keep_best()
 
@@ -240,11 +228,10 @@ class _Training:
         self._save()
         started = time.monotonic()
         assert self._selection.best is not None
-        save_best(self._run.checkpoints, self._train_step, self._selection.best)
+        checkpoints.save_best(self._run.checkpoints, self._train_step, self._selection.best)
         self._meter.pause(time.monotonic() - started)
 
     def _stop_early(self, former: int) -> bool:
-        """Stop if the score has not improved for long, or where a recorded run stopped."""
         if self.step == former:
             return False
         if self.step < self._plan.steps(self.step):
@@ -261,8 +248,8 @@ class _Training:
             return
         self._check_finite()
         started = time.monotonic()
-        position = Position(self.step, self.elapsed_s(), self.scores, self._selection.to_json())
-        folder = save_training(self._run.checkpoints, self._train_step, position)
+        position = checkpoints.Position(self.step, self.elapsed_s(), self.scores, self._selection.to_json())
+        folder = checkpoints.save_training(self._run.checkpoints, self._train_step, position)
         self._saved_step, self._saved = self.step, time.monotonic()
         self._meter.pause(self._saved - started)
         self._on_event(Saved(self.step, folder))
@@ -274,6 +261,7 @@ class _Training:
     def _record(self, kind: str, event: Logged | Validated) -> None:
         if self._processes.is_first:
             self._run.log(kind=kind, **event._asdict())
+        self._on_event(event)
 
 
 class Meter:

@@ -30,7 +30,7 @@ def best_precision(device: torch.device) -> Precision:
     """
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
-    if device.type == "cpu" and _cpu_features() & _FAST_BFLOAT16:
+    if device.type == "cpu" and _FAST_BFLOAT16.intersection(cpu_facts().get("flags", "").split()):
         return "bfloat16"
     return "float32"
 
@@ -42,15 +42,18 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-def _cpu_features(source: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+def cpu_facts(source: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Return what Linux tells about the last CPU, such as ``model name`` and ``flags``; empty elsewhere."""
     try:
-        lines = source.read_text().splitlines()
-    except OSError:  # not Linux: no CPU there has these features and a PyTorch that uses them
-        return frozenset()
-    for line in lines:
-        if line.startswith("flags"):
-            return frozenset(line.partition(":")[2].split())
-    return frozenset()
+        pairs = (line.partition(":") for line in source.read_text(errors="replace").splitlines())
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def cpu_name() -> str:
+    """Return the CPU's model, as far as the system tells it."""
+    return cpu_facts().get("model name") or platform.processor() or platform.machine()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ may describe how it scores (``Signing``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -138,26 +138,18 @@ class TensorBatch:
     """
 
     def to(self, device: torch.device) -> Self:
-        return self._with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Self:
-        """Copy every tensor to page-locked memory for asynchronous transfer to a GPU."""
-        return self._with_tensors(Tensor.pin_memory)
+        moved = {field.name: _moved(getattr(self, field.name), device) for field in fields(self)}
+        return replace(self, **moved)
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))
 
-    def _with_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return replace(
-            self, **{field.name: _changed(getattr(self, field.name), change) for field in fields(self)}
-        )
 
-
-def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
-        return change(value)
+        return value.to(device, non_blocking=True)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_changed(each, change) for each in value))
+        return type(value)(*(_moved(each, device) for each in value))
     return value
 
 

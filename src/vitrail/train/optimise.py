@@ -102,7 +102,6 @@ class Optimisers:
             group["peak"] = group["lr"]
 
     def set_rate(self, rate: float) -> None:
-        """Set every learning rate to a fraction of its peak."""
         for group in self._groups():
             group["lr"] = group["peak"] * rate
 
@@ -118,7 +117,6 @@ class Optimisers:
         return whole_tensor(torch.nn.utils.clip_grad_norm_(self._parameters.values(), limit, foreach=True))
 
     def step(self) -> None:
-        """Update the weights and clear the gradients."""
         for kernel, matrix in self._kernels.items():
             matrix.grad = None if kernel.grad is None else kernel.grad.flatten(1)
         for optimiser in self._optimisers:
@@ -238,7 +236,6 @@ class WeightAverage:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Swap weights and averages within the block."""
         self.exchange()
         try:
             yield
@@ -247,7 +244,6 @@ class WeightAverage:
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Swap weights and averages."""
         for weight, average in zip(self._weights, self._averages, strict=True):
             kept: Tensor = weight.clone()
             weight.copy_(average)

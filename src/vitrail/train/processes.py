@@ -76,7 +76,6 @@ class Processes:
         return tuple(bool(count) for count in raised.tolist())
 
     def wait(self) -> None:
-        """Barrier."""
         if self.world_size > 1:
             dist.barrier()
 

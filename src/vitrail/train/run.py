@@ -21,6 +21,7 @@ from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write, explained
 from vitrail.core.errors import CheckpointError
+from vitrail.train.machine import cpu_name
 from vitrail.train.settings import Experiment, Replan
 
 _PACKAGES = ("torch", "numpy", "pillow", "safetensors", "pydantic")
@@ -141,7 +142,7 @@ def describe_environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in _PACKAGES},
         "system": platform.platform(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
@@ -179,12 +180,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.machine()

@@ -183,7 +183,6 @@ class TrainStep:
         return self._unsharded.to(self.processes.device)
 
     def _averaging_weight(self, step: int, plan: TrainSettings) -> float:
-        """Return the weight of the newest weights in the average after ``step`` steps."""
         if self.optim.average == "tail":
             begin = 1 - self.optim.tail_fraction
             return uniform_weight(steps_past(begin, step + 1, steps=plan.steps, replans=plan.replans))

@@ -13,7 +13,7 @@ from making.small_exports import generated, load_small, photos, scenes
 from vitrail.cli.exporting import show_package
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.engines.export import exporting
+from vitrail.engines.export import comparison, exporting
 from vitrail.engines.export.exporting import canvas_of, export_model
 from vitrail.engines.export.formats import FORMATS, TorchFormat
 from vitrail.engines.export.package import Package, is_package
@@ -194,7 +194,7 @@ def test_the_score_counts_in_float32_too_and_a_refused_export_leaves_nothing(
     image_folder, tmp_path, monkeypatch
 ):
     loaded, judged = small_vit_of_five(), []
-    monkeypatch.setattr(exporting, "check_loss", lambda *given: judged.append(given))
+    monkeypatch.setattr(comparison, "check_loss", lambda *given: judged.append(given))
     asked = {"export_format": "torch", "samples": photos(image_folder, loaded)}
 
     export_model(loaded, tmp_path / "vit", **asked, allowed_points=3)
@@ -225,7 +225,7 @@ def test_int8_of_openvino(image_folder, tmp_path):
     )
 
     assert 0 < package.comparison.mean_logit_difference < 0.1
-    assert "FakeQuantize" in package.model_path.read_text()
+    assert "FakeQuantize" in (package.folder / "model.xml").read_text()
 
 
 @pytest.mark.further
@@ -242,7 +242,7 @@ def operations_of(package: Package) -> set[str]:
     """Return the operations of an ONNX graph."""
     import onnx
 
-    return {node.op_type for node in onnx.load(package.model_path).graph.node}
+    return {node.op_type for node in onnx.load(package.folder / "model.onnx").graph.node}
 
 
 @pytest.mark.parametrize(

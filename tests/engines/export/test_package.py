@@ -21,7 +21,7 @@ def test_a_package_is_read_as_it_was_written(folder):
     package = Package.read(folder)
 
     assert package.inputs[0].axes == ("batch", 3, 24, 16)
-    assert package.model_path == folder / "model.xml"
+    assert (package.folder / "model.xml").is_file()
     assert set(package.files) == {"model.xml", "model.bin"}
     assert package.comparison.top1_agreement == 1.0
     assert is_package(folder)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -114,9 +113,6 @@ class CorruptedSource:
         return replace(sample, image=damaged)
 
 
-def _collect(module: ModuleType) -> Mapping[str, Corruption]:
-    found: Mapping[str, Corruption] = getattr(module, "CORRUPTIONS", {})
-    return found
-
-
-CORRUPTIONS: Registry[Corruption] = Registry("corruption", "vitrail.data.corruptions", _collect)
+CORRUPTIONS: Registry[Corruption] = Registry(
+    "corruption", "vitrail.data.corruptions", lambda module: getattr(module, "CORRUPTIONS", {})
+)

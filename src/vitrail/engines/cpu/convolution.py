@@ -95,7 +95,6 @@ class FastNormedConvolution(NormedConvolution):
         return self.norm.training and isinstance(self.norm, nn.BatchNorm2d)
 
     def _fold_norm(self) -> tuple[Tensor, Tensor]:
-        """Return the kernel scaled by the norm, and the norm's shift."""
         if self.settled_weight is not None and self.settled_shift is not None:
             return self.settled_weight, self.settled_shift
         scale, shift = norm_as_affine(self.norm)

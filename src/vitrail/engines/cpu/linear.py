@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from vitrail.nn.linear import Linear
+from vitrail.train.machine import cpu_facts
 
 # Multiplications below which calling oneDNN's kernel, some 12 us, costs more than its product saves. MKL /
 # oneDNN in us of one AMD EPYC core, 128 to 384 channels: 1 row 6 / 20, 5 rows 14 / 26; 128 to 128: 64 rows
@@ -19,15 +20,7 @@ MIN_ONEDNN_PRODUCT = 2**20
 _PACKED = WeakIdKeyDictionary()  # from a weight to its version and its packed copy
 
 
-def _is_from_intel() -> bool:
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            return any("GenuineIntel" in line for line in file if line.startswith("vendor_id"))
-    except OSError:
-        return "intel" in platform.processor().lower()
-
-
-MKL_IS_FAST = _is_from_intel()
+MKL_IS_FAST = "intel" in (cpu_facts().get("vendor_id") or platform.processor()).lower()
 """Whether float32 products stay with MKL: on Intel's CPUs, oneDNN ran ViT-S and ViT-B no faster."""
 
 

@@ -10,20 +10,7 @@ from pathlib import Path
 from vitrail.core.durable import atomic_folder, check_replaceable
 from vitrail.core.errors import ConfigError, DataError, VitrailError
 from vitrail.engines.contract import first_line
-from vitrail.engines.export.comparison import (
-    BOX_TOLERANCES,
-    DEFAULT_LOSS_POINTS,
-    NUM_COMPARED,
-    GeneratedImages,
-    Samples,
-    calibration_batches,
-    check_differences,
-    check_loss,
-    compare,
-    is_scored_whole,
-    spread,
-    tolerance_of,
-)
+from vitrail.engines.export import comparison
 from vitrail.engines.export.formats import FORMATS, ExportFormat, Runner
 from vitrail.engines.export.package import (
     PACKAGE_FILE,
@@ -48,11 +35,11 @@ def export_model(
     folder: Path,
     *,
     export_format: Format,
-    samples: Samples,
+    samples: comparison.Samples,
     precision: Precision = "float32",
     tolerance: float | None = None,
     box_tolerance: float | None = None,
-    allowed_points: float = DEFAULT_LOSS_POINTS,
+    allowed_points: float = comparison.DEFAULT_LOSS_POINTS,
     on_stage: OnStage = lambda stage: None,
 ) -> Package:
     """Export a classifier or a detector for an engine, and verify its outputs on images.
@@ -92,13 +79,15 @@ def export_model(
         traced, runner = _Export(loaded, writer, precision, samples, staged, on_stage).write()
         on_stage(f"comparing on {samples.title}")
         count = len(samples.source)
-        indices = spread(count, count if is_scored_whole(precision, samples) else NUM_COMPARED)
-        found = compare(loaded.model, runner, samples, indices, traced.inputs)
-        tolerance = tolerance_of(found, precision, tolerance)
+        indices = comparison.spread(
+            count, count if comparison.is_scored_whole(precision, samples) else comparison.NUM_COMPARED
+        )
+        found = comparison.compare(loaded.model, runner, samples, indices, traced.inputs)
+        tolerance = comparison.tolerance_of(found, precision, tolerance)
         if found.largest_box_difference is not None and box_tolerance is None:
-            box_tolerance = BOX_TOLERANCES[precision]
-        check_differences(found, precision, tolerance, box_tolerance=box_tolerance)
-        check_loss(found, samples.objective.headline, precision, allowed_points)
+            box_tolerance = comparison.BOX_TOLERANCES[precision]
+        comparison.check_differences(found, precision, tolerance, box_tolerance=box_tolerance)
+        comparison.check_loss(found, samples.objective.headline, precision, allowed_points)
         class_ids = {}
         if CLASS_IDS_FILE in loaded.files:
             class_ids["class_ids"] = json.loads(loaded.files[CLASS_IDS_FILE])
@@ -144,7 +133,7 @@ class _Export:
     loaded: LoadedModel
     writer: ExportFormat
     precision: Precision
-    samples: Samples
+    samples: comparison.Samples
     folder: Path
     on_stage: OnStage
 
@@ -179,24 +168,24 @@ class _Export:
         calibration = []
         if self.precision == "int8":
             self.on_stage("calibrating")
-            calibration = calibration_batches(self.samples, traced.inputs)
+            calibration = comparison.calibration_batches(self.samples, traced.inputs)
         self.on_stage(f"writing {self.writer.name} in {self.precision}")
         self.writer.write(traced, self.folder, precision=self.precision, calibration=calibration)
         return traced, self.writer.open(self.folder, self.precision, trust=True)  # just written
 
     def _check_other_sizes(self, traced: Traced, runner: Runner) -> None:
-        """Refuse a graph for free image sizes that is right for one size only.
-
-        Raises:
-            VitrailError: it is.
-        """
+        """Refuse a graph for free image sizes that is right for one size only."""
         objective, multiple = self.samples.objective, traced.inputs[0].multiple_of
         for rows, columns in OTHER_SIZES:
             size = (rows * multiple, columns * multiple)
             title = f"images of {size[0]}x{size[1]}"
-            samples = Samples(objective, GeneratedImages(objective, [size] * 3), title, has_labels=False)
-            found = compare(self.loaded.model, runner, samples, range(3), traced.inputs)
-            check_differences(found, self.precision, tolerance_of(found, self.precision))
+            samples = comparison.Samples(
+                objective, comparison.GeneratedImages(objective, [size] * 3), title, has_labels=False
+            )
+            found = comparison.compare(self.loaded.model, runner, samples, range(3), traced.inputs)
+            comparison.check_differences(
+                found, self.precision, comparison.tolerance_of(found, self.precision)
+            )
 
 
 def canvas_of(loaded: LoadedModel) -> tuple[int, int]:

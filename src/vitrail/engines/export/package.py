@@ -143,7 +143,12 @@ class Package(Config):
                 remedy="Export the model again",
             )
         for name, sha256 in package.files.items():
-            _verify(folder / name, sha256)
+            if _digest(folder / name) != sha256:
+                raise CheckpointError(
+                    f"{folder / name} is damaged: its content does not match its recorded digest",
+                    expected=f"content with the sha256 {sha256[:12]}...",
+                    remedy="Copy the package again from its origin, or export the model again",
+                )
         return package
 
     def write(self, folder: Path) -> None:
@@ -154,11 +159,6 @@ class Package(Config):
         """
         text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
         write_durably(folder / PACKAGE_FILE, text + "\n")
-
-    @property
-    def model_path(self) -> Path:
-        """The engine's entry file."""
-        return self.folder / MODEL_FILES[self.format][0]
 
 
 def is_package(folder: str | Path) -> bool:
@@ -189,15 +189,6 @@ def _read_tree(folder: Path) -> dict[str, Any]:
             remedy="Install the version of vitrail that wrote it, or export the model again",
         )
     return dict(tree)
-
-
-def _verify(path: Path, sha256: str) -> None:
-    if _digest(path) != sha256:
-        raise CheckpointError(
-            f"{path} is damaged: its content does not match its recorded digest",
-            expected=f"content with the sha256 {sha256[:12]}...",
-            remedy="Copy the package again from its origin, or export the model again",
-        )
 
 
 def _digest(path: Path) -> str:

@@ -222,14 +222,16 @@ def _constant_values(module: fx.GraphModule) -> dict[fx.Node, Any]:
         if node not in candidates or not all(each in values for each in node.all_input_nodes):
             continue
         if node.op == "get_attr":
-            value = _attribute(module, str(node.target))
-            limit = None
+            value, limit = operator.attrgetter(str(node.target))(module), None
+            value = value.detach() if isinstance(value, Tensor) else value
         else:
             args, kwargs = (fx.map_arg(part, values.__getitem__) for part in (node.args, node.kwargs))
             with torch.no_grad():
                 value = node.target(*args, **kwargs)
             limit = max(MAX_FOLDED_BYTES, sum(_num_bytes(values[each]) for each in node.all_input_nodes))
-        if _is_of_tensors(value) and (limit is None or _num_bytes(value) <= limit):
+        tensors = value if isinstance(value, list | tuple) else [value]
+        are_tensors = bool(tensors) and all(isinstance(each, Tensor) for each in tensors)
+        if are_tensors and (limit is None or _num_bytes(value) <= limit):
             values[node] = value
     return values
 
@@ -238,7 +240,8 @@ def _independent_nodes(graph: fx.Graph) -> set[fx.Node]:
     """Return the nodes that depend on no input and are deterministic."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        is_function = node.op == "call_function" and not _draws(node.target)
+        tags = node.target.tags if isinstance(node.target, torch._ops.OpOverload) else ()
+        is_function = node.op == "call_function" and torch.Tag.nondeterministic_seeded not in tags
         if (node.op == "get_attr" or is_function) and all(each in found for each in node.all_input_nodes):
             found.add(node)
     return found
@@ -270,21 +273,6 @@ def _written_arguments(node: fx.Node) -> Iterator[fx.Node]:
                 yield each
 
 
-def _draws(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
-
-
-def _is_of_tensors(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return bool(value) and all(isinstance(each, Tensor) for each in value)
-    return isinstance(value, Tensor)
-
-
 def _num_bytes(value: Any) -> int:
     tensors = value if isinstance(value, list | tuple) else [value]
     return sum(each.numel() * each.element_size() for each in tensors)
-
-
-def _attribute(module: nn.Module, path: str) -> Any:
-    found = operator.attrgetter(path)(module)
-    return found.detach() if isinstance(found, Tensor) else found

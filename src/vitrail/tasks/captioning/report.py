@@ -64,7 +64,7 @@ def write_caption_report(
         _captions("Typical captions", typical_rows(tables.images, "cider", NUM_SHOWN), split, TYPICAL_NOTE),
         _captions("Worst captions", worst_first, split, WORST_NOTE),
         _captions("Best captions", best_first, split, BEST_NOTE),
-        training_section(history, score=history.bleu4, score_name="validation BLEU-4", note=LOSS_NOTE),
+        training_section(history, score="bleu4", score_name="validation BLEU-4", note=LOSS_NOTE),
     ]
     write_run_page(path, record, parts, style=STYLE)
 

@@ -95,7 +95,7 @@ def class_sections(record: RunRecord, *, things: str = "images", note: str = LOS
         _confusion(tables, names),
         beside(_confused_pairs(tables, names, things), _calibration(tables, record.report.scores, things)),
         _per_class(tables, names, things),
-        training_section(history, score=history.accuracy, score_name="validation accuracy", note=note),
+        training_section(history, score="accuracy", score_name="validation accuracy", note=note),
     ]
 
 

@@ -88,7 +88,7 @@ def write_retrieval_report(path: Path, record: RunRecord, found: Sequence[Found]
         headline(record, entries),
         section("Recall", table(header, rows, numbers=frozenset({1, 2, 3})), RECALL_NOTE),
         _examples(found),
-        training_section(history, score=history.mean_recall, score_name="validation mean recall", note=""),
+        training_section(history, score="mean_recall", score_name="validation mean recall", note=""),
     ]
     write_run_page(path, record, parts, style=STYLE)
 

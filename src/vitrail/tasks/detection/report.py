@@ -256,7 +256,7 @@ def _confusion(tables: DetectionTables, names: Sequence[str]) -> str:
 def _training(history: History) -> str:
     # The auxiliary outputs' loss is of another scale.
     losses = [(name, curve) for name, curve in history.parts.items() if name != "auxiliary"]
-    validation = {"validation": history.ap50} if history.ap50 else {}
+    validation = {"validation": history.curves["ap50"]} if "ap50" in history.curves else {}
     further = [
         line_plot(f"{name} by step", curves, x_label="step", y_label=label)
         for name, label, curves in (
@@ -265,7 +265,7 @@ def _training(history: History) -> str:
         )
         if curves
     ]
-    return training_section(history, score=history.ap, score_name="validation AP", note="", further=further)
+    return training_section(history, score="ap", score_name="validation AP", note="", further=further)
 
 
 def compare_boxes(

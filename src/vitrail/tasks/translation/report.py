@@ -56,7 +56,7 @@ def write_translation_report(path: Path, record: RunRecord, alignments: Sequence
         _translations("Typical translations", typical_sentences(tables, NUM_TYPICAL), TYPICAL_NOTE),
         _alignments(alignments),
         _by_length(tables.buckets),
-        training_section(history, score=history.bleu, score_name="validation BLEU", note=LOSS_NOTE),
+        training_section(history, score="bleu", score_name="validation BLEU", note=LOSS_NOTE),
     ]
     write_run_page(path, record, parts, style=STYLE)
 
