@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -329,11 +329,19 @@ def arrow_columns(
 
 
 def _read_parquet(path: Path, wanted: Callable[[str, Any], bool], flattened: str) -> Table:
-    with _parquet_file(path) as file:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise missing_package(f"reading {path} needs", "pyarrow", "data", DataError) from None
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
         schema = file.schema_arrow
         names = [name for name in schema.names if name == flattened or wanted(name, schema.field(name).type)]
         content = file.read(columns=names)
         columns = arrow_columns(content, wanted, flattened)
+    except (OSError, ValueError) as error:
+        remedy = "Write or download the file again"
+        raise _unreadable(path, error, "a complete parquet file", remedy) from None
     if not flattened:
         columns = dict.fromkeys(schema.names, ()) | columns
     try:
@@ -343,20 +351,6 @@ def _read_parquet(path: Path, wanted: Callable[[str, Any], bool], flattened: str
     called = [f"{path.name}#{row}" for row in range(content.num_rows)]
     features = features if isinstance(features, Mapping) else {}
     return Table(path, columns, called, features, arrow_fields(schema))
-
-
-@contextmanager
-def _parquet_file(path: Path) -> Iterator[Any]:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise missing_package(f"reading {path} needs", "pyarrow", "data", DataError) from None
-    try:
-        yield pyarrow.parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:
-        raise _unreadable(
-            path, error, "a complete parquet file", "Write or download the file again"
-        ) from None
 
 
 def _read_json_lines(path: Path) -> Table:

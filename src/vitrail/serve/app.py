@@ -187,9 +187,21 @@ class Endpoints:
         self, request: Request, hosted: HostedModel, asked: Asked, options: Options, *, is_explanation: bool
     ) -> list[Any]:
         """Queue inputs for their model, and return a result or an error for each."""
+        served, worker = hosted.ready()
+        results: list[Any] = []
+        waiting: dict[int, Future[Any]] = {}
         try:
             async with asyncio.timeout(self.settings.timeout_s):
-                return await self._queue(request, hosted, asked, options, is_explanation)
+                with worker.reserve(len(asked.inputs)) as submit:
+                    limit = self.settings.max_pixels
+                    read = (self._in_pool(_read, served, given, options, limit) for given in asked.inputs)
+                    results += await asyncio.gather(*read)
+                    for place, work in enumerate(results):
+                        if not isinstance(work, Exception):
+                            group = None if is_explanation else served.group(options)
+                            waiting[place] = submit(Job(Explain(work) if is_explanation else work, group))
+                for place, answer in zip(waiting, await _wait(request, waiting.values()), strict=True):
+                    results[place] = answer
         except TimeoutError:
             raise RefusalError(
                 504,
@@ -197,29 +209,6 @@ class Endpoints:
                 expected="a prediction within that time",
                 remedy="Send fewer inputs, or start the server with a longer --timeout",
             ) from None
-
-    async def _queue(
-        self, request: Request, hosted: HostedModel, asked: Asked, options: Options, is_explanation: bool
-    ) -> list[Any]:
-        served, worker = hosted.ready()
-        results: list[Any] = []
-        waiting: dict[int, Future[Any]] = {}
-        try:
-            with worker.reserve(len(asked.inputs)) as submit:
-                works = await asyncio.gather(
-                    *(
-                        self._in_pool(_read, served, given, options, self.settings.max_pixels)
-                        for given in asked.inputs
-                    )
-                )
-                for place, work in enumerate(works):
-                    results.append(work)
-                    if isinstance(work, Exception):
-                        continue
-                    group = None if is_explanation else served.group(options)
-                    waiting[place] = submit(Job(Explain(work) if is_explanation else work, group))
-            for place, answer in zip(waiting, await _wait(request, waiting.values()), strict=True):
-                results[place] = answer
         finally:
             for future in waiting.values():
                 future.cancel()  # cancelled jobs are not computed

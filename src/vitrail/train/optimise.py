@@ -128,10 +128,11 @@ class Optimisers:
     def state(self) -> dict[str, Tensor]:
         """Return the optimiser state as ``parameter/quantity``; empty before the first step."""
         state: dict[str, Tensor] = {}
-        for name, memory in self._memories():
-            for quantity, value in memory.items():
-                assert isinstance(value, Tensor), f"{quantity} is not a tensor and would not be stored"
-                state[f"{name}/{quantity}"] = value
+        for optimiser in self._optimisers:
+            for parameter in (each for group in optimiser.param_groups for each in group["params"]):
+                for quantity, value in optimiser.state.get(parameter, {}).items():
+                    assert isinstance(value, Tensor), f"{quantity} is not a tensor and would not be stored"
+                    state[f"{self._names[parameter]}/{quantity}"] = value
         return state
 
     def restore(self, state: dict[str, Tensor]) -> None:
@@ -153,15 +154,6 @@ class Optimisers:
 
     def _groups(self) -> list[dict[str, Any]]:
         return [group for optimiser in self._optimisers for group in optimiser.param_groups]
-
-    def _memories(self) -> list[tuple[str, dict[str, Any]]]:
-        return [
-            (self._names[parameter], optimiser.state[parameter])
-            for optimiser in self._optimisers
-            for group in optimiser.param_groups
-            for parameter in group["params"]
-            if parameter in optimiser.state
-        ]
 
 
 def _as_matrix(kernel: nn.Parameter) -> Tensor:
