@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -12,13 +11,15 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from vitrail.core.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
+from vitrail.core.boxes import Boxes, cxcywh_to_xyxy, xyxy_to_cxcywh
 from vitrail.core.config import ImageSize
+from vitrail.data.dataset import EncodedImage
 from vitrail.data.images import decode, open_image, upright_size
 from vitrail.data.preprocessing import (
     REDUCING_GAP,
     RESAMPLING,
     Normalisation,
+    Pixels,
     Preprocessing,
     channel_statistics,
     sample_images,
@@ -66,32 +67,24 @@ class BoxPreprocessing(Normalisation):
             shorter, scaled = max(round(longer * min(size) / max(size)), 1), longer
         return (shorter, scaled) if height <= width else (scaled, shorter)
 
-    def read(
-        self, source: Path | bytes | np.ndarray, *, name: str | None = None
-    ) -> UInt8[Tensor, "3 height width"]:
+    def read(self, source: EncodedImage, *, name: str | None = None) -> Pixels:
         """Read one image at the input's size."""
         with open_image(source, name=name) as image:
             return self.decode(image)
 
-    def decode(
-        self, image: Image.Image, *, size: tuple[int, int] | None = None
-    ) -> UInt8[Tensor, "3 height width"]:
+    def decode(self, image: Image.Image, *, size: tuple[int, int] | None = None) -> Pixels:
         """Decode an opened image, no larger than needed, and resize it, by default to the input size."""
         size = self.input_size(upright_size(image)) if size is None else size
         return self._resize(decode(image, at_least=size), size)
 
-    def to_uint8(self, image: Image.Image) -> UInt8[Tensor, "3 height width"]:
+    def to_uint8(self, image: Image.Image) -> Pixels:
         return self._resize(image, self.input_size((image.height, image.width)))
 
-    def to_model(
-        self, boxes_xyxy: Float[Tensor, "*boxes 4"], original_size: tuple[int, int]
-    ) -> Float[Tensor, "*boxes 4"]:
+    def to_model(self, boxes_xyxy: Boxes, original_size: tuple[int, int]) -> Boxes:
         """Convert xyxy in pixels of an upright image of this height and width to normalised cxcywh."""
         return xyxy_to_cxcywh(boxes_xyxy / _sides(boxes_xyxy, original_size))
 
-    def to_image(
-        self, boxes_cxcywh: Float[Tensor, "*boxes 4"], original_size: tuple[int, int]
-    ) -> Float[Tensor, "*boxes 4"]:
+    def to_image(self, boxes_cxcywh: Boxes, original_size: tuple[int, int]) -> Boxes:
         """Convert a model's boxes, normalised without padding, to xyxy in pixels; inverts ``to_model``."""
         return cxcywh_to_xyxy(boxes_cxcywh) * _sides(boxes_cxcywh, original_size)
 
@@ -117,14 +110,14 @@ class BoxPreprocessing(Normalisation):
         mean, std = channel_statistics(sample_images(images, squashed, max_images=most))
         return self.with_changes({"mean": mean, "std": std})
 
-    def _resize(self, image: Image.Image, size: tuple[int, int]) -> UInt8[Tensor, "3 height width"]:
+    def _resize(self, image: Image.Image, size: tuple[int, int]) -> Pixels:
         height, width = size
         if (image.height, image.width) != size:
             image = image.resize((width, height), RESAMPLING[self.interpolation], reducing_gap=REDUCING_GAP)
         return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy())
 
 
-def _sides(boxes: Float[Tensor, "*boxes 4"], size: tuple[int, int]) -> Float[Tensor, " 4"]:
+def _sides(boxes: Boxes, size: tuple[int, int]) -> Float[Tensor, " 4"]:
     """Return the units of a box's numbers: width, height, width, height."""
     height, width = size
     return boxes.new_tensor([width, height, width, height])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
@@ -16,8 +15,11 @@ from torch import Tensor
 
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
+from vitrail.data.dataset import EncodedImage
 from vitrail.data.images import decode, open_image, upright_size
 
+Pixels = UInt8[Tensor, "3 height width"]
+Images = UInt8[Tensor, "n 3 height width"]
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom as shares of an image's width and height."""
 
@@ -55,9 +57,7 @@ class Preprocessing(Normalisation):
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"
     """Filter of the resizing, always with antialiasing."""
 
-    def read(
-        self, source: Path | bytes | np.ndarray, *, name: str | None = None
-    ) -> UInt8[Tensor, "3 height width"]:
+    def read(self, source: EncodedImage, *, name: str | None = None) -> Pixels:
         """Read one image at the input's size."""
         if isinstance(source, np.ndarray) and source.shape[:2] == self.image_size:
             return _pixels(source)
@@ -65,10 +65,10 @@ class Preprocessing(Normalisation):
             box = self.evaluation_box(upright_size(image))
             return self.cut(image, box)
 
-    def to_uint8(self, image: Image.Image) -> UInt8[Tensor, "3 height width"]:
+    def to_uint8(self, image: Image.Image) -> Pixels:
         return self._resize(image, self.evaluation_box((image.height, image.width)))
 
-    def cut(self, image: Image.Image, box: Box) -> UInt8[Tensor, "3 height width"]:
+    def cut(self, image: Image.Image, box: Box) -> Pixels:
         """Decode a box (shares) of an opened upright image, no larger than needed, and resize it."""
         height, width = self.image_size
         needed = (math.ceil(height / (box[3] - box[1])), math.ceil(width / (box[2] - box[0])))
@@ -83,12 +83,12 @@ class Preprocessing(Normalisation):
         vertical, horizontal = self.crop_fraction * vertical, self.crop_fraction * horizontal
         return (0.5 - horizontal / 2, 0.5 - vertical / 2, 0.5 + horizontal / 2, 0.5 + vertical / 2)
 
-    def with_statistics(self, images: UInt8[Tensor, "n 3 height width"]) -> Self:
+    def with_statistics(self, images: Images) -> Self:
         """Return a copy with the mean and deviation of some images, such as ``sample_images`` reads."""
         mean, std = channel_statistics(images)
         return self.with_changes({"mean": mean, "std": std})
 
-    def _resize(self, image: Image.Image, box: Box) -> UInt8[Tensor, "3 height width"]:
+    def _resize(self, image: Image.Image, box: Box) -> Pixels:
         height, width = self.image_size
         left, top, right, bottom = box
         pixel_box = (left * image.width, top * image.height, right * image.width, bottom * image.height)
@@ -100,9 +100,7 @@ class Preprocessing(Normalisation):
         return _pixels(np.asarray(resized))
 
 
-def channel_statistics(
-    images: UInt8[Tensor, "n 3 height width"],
-) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+def channel_statistics(images: Images) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Return mean and standard deviation of each channel over all pixels, for pixels in 0..1.
 
     A constant channel gets a deviation of 1/255, one grey level, so that it can be divided by.
@@ -119,11 +117,8 @@ def channel_statistics(
 
 
 def sample_images(
-    images: Sequence[Path | bytes | np.ndarray] | np.ndarray,
-    preprocessing: Preprocessing,
-    *,
-    max_images: int = 2000,
-) -> UInt8[Tensor, "n 3 height width"]:
+    images: Sequence[EncodedImage] | np.ndarray, preprocessing: Preprocessing, *, max_images: int = 2000
+) -> Images:
     """Read up to ``max_images`` images, evenly spaced, for statistics; the unreadable are left out.
 
     Raises:
@@ -143,7 +138,7 @@ def sample_images(
     return torch.stack(pixels)
 
 
-def _pixels(values: np.ndarray) -> UInt8[Tensor, "3 height width"]:
+def _pixels(values: np.ndarray) -> Pixels:
     if values.ndim == 2:
         return torch.from_numpy(np.repeat(values[None], 3, axis=0))
     return torch.from_numpy(values.transpose(2, 0, 1).copy())

@@ -20,7 +20,7 @@ from torch import Tensor
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.images import open_image, upright_size
-from vitrail.data.preprocessing import Box, Preprocessing
+from vitrail.data.preprocessing import Box, Pixels, Preprocessing
 from vitrail.data.settings import AugmentSettings
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ PROBED_IMAGES = 64  # whose sizes tell what the images of a split are like
 class ImageSample:
     """One image, ready to be stacked."""
 
-    image: UInt8[Tensor, "3 height width"]
+    image: Pixels
     """Pixels at the model's input size."""
     label: int
     index: int
@@ -108,7 +108,7 @@ class ImageSource:
             image = self._load_original(index, generator)
         return ImageSample(image, int(self.split.labels[index]), index)
 
-    def _load_cached(self, index: int, generator: torch.Generator | None) -> UInt8[Tensor, "3 height width"]:
+    def _load_cached(self, index: int, generator: torch.Generator | None) -> Pixels:
         assert self._pixels is not None
         if index in self._failures:
             raise self._failures[index]
@@ -123,9 +123,7 @@ class ImageSource:
         target = list(self.preprocessing.image_size)
         return F.interpolate(pixels[None], target, mode="bilinear", antialias=True)[0]
 
-    def _load_original(
-        self, index: int, generator: torch.Generator | None
-    ) -> UInt8[Tensor, "3 height width"]:
+    def _load_original(self, index: int, generator: torch.Generator | None) -> Pixels:
         source = self.split.images[index]
         if generator is None or self.min_crop_area >= 1:
             return self.preprocessing.read(source, name=self._name(index))
@@ -178,7 +176,7 @@ class ImageSource:
         return larger
 
 
-def _slice(pixels: UInt8[Tensor, "3 height width"], box: Box) -> UInt8[Tensor, "3 rows columns"]:
+def _slice(pixels: Pixels, box: Box) -> UInt8[Tensor, "3 rows columns"]:
     height, width = pixels.shape[-2:]
     left, right = round(box[0] * width), round(box[2] * width)
     top, bottom = round(box[1] * height), round(box[3] * height)

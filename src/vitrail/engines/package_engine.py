@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,20 +19,15 @@ from vitrail.engines.export.tracing import trace
 from vitrail.models.checkpoint import LoadedModel
 
 
+@dataclass
 class PackageEngine:
-    """An exported model as an engine.
+    """An exported model as an engine."""
 
-    Args:
-        name: one of ``ENGINES``.
-        ports: its inputs.
-    """
-
-    def __init__(
-        self, name: EngineName, precision: Precision, runner: Runner, ports: Sequence[PortSpec]
-    ) -> None:
-        self.name: str = name
-        self.precision: str = precision
-        self.runner, self.ports = runner, tuple(ports)
+    name: str
+    precision: str
+    runner: Runner
+    ports: Sequence[PortSpec]
+    """Its inputs."""
 
     def run(self, inputs: Inputs) -> Outputs:
         images, *sizes = (each.cpu() for each in inputs)

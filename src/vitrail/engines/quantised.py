@@ -78,31 +78,16 @@ class QuantisedLinear(nn.Module):
         levels = torch.addcmul(self.offset, x, self.multipliers)
         return levels.clamp_(0, LEVELS).to(torch.uint8)
 
-    def multiply(self, x: UInt8[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
-        """Return the activated product of ``quantise``'s output."""
-        return self._multiply(x, 1.0, 0, self.result_type)
-
-    def multiply_for(
-        self, x: UInt8[Tensor, "*batch in_dim"], reader: QuantisedLinear
-    ) -> UInt8[Tensor, "*batch out_dim"]:
-        """Return the activated product, quantised for the next layer."""
-        return self._multiply(x, reader.scale, reader.zero_point, torch.uint8)
-
-    def _multiply(self, x: Tensor, scale: float, zero_point: int, result_type: torch.dtype) -> Tensor:
+    def multiply(
+        self, x: UInt8[Tensor, "*batch in_dim"], reader: QuantisedLinear | None = None
+    ) -> Float[Tensor, "*batch out_dim"] | UInt8[Tensor, "*batch out_dim"]:
+        """Return the activated product of ``quantise``'s output, quantised for ``reader`` if there is one."""
+        form = (1.0, 0, self.result_type)
+        if reader is not None:
+            form = (reader.scale, reader.zero_point, torch.uint8)
+        layer = (self.packed, self.weight_scales, self.weight_zeros, self.bias)
         result: Tensor = torch.ops.onednn.qlinear_pointwise(
-            x,
-            self.scale,
-            self.zero_point,
-            self.packed,
-            self.weight_scales,
-            self.weight_zeros,
-            self.bias,
-            scale,
-            zero_point,
-            result_type,
-            self.activation,
-            [],
-            "none",
+            x, self.scale, self.zero_point, *layer, *form, self.activation, [], "none"
         )
         return result
 
@@ -120,7 +105,7 @@ class QuantisedMLP(nn.Module):
         self.expand, self.contract = expand, contract
 
     def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch out_dim"]:
-        hidden = self.expand.multiply_for(self.expand.quantise(x), self.contract)
+        hidden = self.expand.multiply(self.expand.quantise(x), self.contract)
         return self.contract.multiply(hidden)
 
 

@@ -6,6 +6,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,26 +25,17 @@ _COMPILES = threading.Lock()  # compiler settings are global to the process
 COMPILER_FAULTS = ("InvalidCxxCompiler", "CppCompileError", "BackendCompilerFailed", "InductorError")
 
 
+@dataclass
 class TorchEngine:
-    """A torch model, eager or compiled.
+    """A torch model, eager or compiled."""
 
-    Args:
-        name: ``torch`` or ``compiled``.
-        dtype: of its inputs.
-    """
-
-    def __init__(
-        self,
-        name: EngineName,
-        precision: Precision,
-        forward: Callable[..., Any],
-        *,
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        self.name: str = name
-        self.precision: str = precision
-        self.forward, self.device, self.dtype = forward, device, dtype
+    name: str
+    """``torch`` or ``compiled``."""
+    precision: str
+    forward: Callable[..., Any]
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    """Of its inputs."""
 
     def run(self, inputs: Inputs) -> Outputs:
         images, *sizes = inputs

@@ -73,7 +73,7 @@ def _body() -> dict[str, Any]:
 
 
 def _asking(example: Any, schema: dict[str, Any], what: str) -> dict[int | str, dict[str, Any]]:
-    texts = dict.fromkeys(("message", "given", "expected", "remedy"), STRING)
+    texts: dict[str, Any] = dict.fromkeys(("message", "given", "expected", "remedy"), STRING)
     refusal = _object(error=_object(status={"type": "integer"}, **texts), required=False)
     error = {"application/json": {"schema": refusal}}
     return {

@@ -20,6 +20,8 @@ from vitrail.nn.convolution import Activation, Norm, NormedConvolution, pad_same
 # Folding a norm costs about as much as normalising the feature maps of a batch of this size: it reads and
 # writes the kernel, which comes from memory, while a small feature map is still in the cache.
 NOMINAL_BATCH = 4
+Maps = Float[Tensor, "batch in_channels rows_in columns_in"]
+NewMaps = Float[Tensor, "batch out_channels rows columns"]
 _OVERWRITING: dict[Activation, Activation] = {F.relu: F.relu_, F.silu: silu}
 
 
@@ -51,9 +53,7 @@ class FastNormedConvolution(NormedConvolution):
             self.settled_weight = self.settled_shift = None
         return super().train(mode)
 
-    def forward(
-        self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
-    ) -> Float[Tensor, "batch out_channels rows columns"]:
+    def forward(self, x: Maps) -> NewMaps:
         if self.pads_by_size:
             x = pad_same(x, self.weight.shape[1], self.stride)
         if self._takes_batch_statistics():
@@ -71,13 +71,7 @@ class FastNormedConvolution(NormedConvolution):
             x = self.norm(self._convolve(x, self.weight, None))
         return x if self.activation is None else _OVERWRITING.get(self.activation, self.activation)(x)
 
-    def add_rectified(
-        self,
-        x: Float[Tensor, "batch in_channels rows_in columns_in"],
-        residual: Float[Tensor, "batch out_channels rows columns"],
-        *,
-        overwrites: bool = False,
-    ) -> Float[Tensor, "batch out_channels rows columns"]:
+    def add_rectified(self, x: Maps, residual: NewMaps, *, overwrites: bool = False) -> NewMaps:
         """Return ``relu(norm(kernel * x) + residual)``, the end of a residual block without another
         activation.
 
@@ -136,9 +130,7 @@ class FastNormedConvolution(NormedConvolution):
 class FastResidualBlock(ResidualBlock):
     """``relu(shortcut(x) + branch(x))``, with the sum fused into the branch's last convolution."""
 
-    def forward(
-        self, x: Float[Tensor, "batch in_channels rows_in columns_in"]
-    ) -> Float[Tensor, "batch out_channels rows columns"]:
+    def forward(self, x: Maps) -> NewMaps:
         *first, last = self.branch
         if self.drop_path.is_idle and isinstance(last, FastNormedConvolution):
             hidden = x

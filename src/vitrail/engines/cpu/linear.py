@@ -17,6 +17,10 @@ from vitrail.train.machine import cpu_facts
 # oneDNN in us of one AMD EPYC core, 128 to 384 channels: 1 row 6 / 20, 5 rows 14 / 26; 128 to 128: 64 rows
 # 25 / 37; 128 to 10,000: 1 row 152 / 109, 5 rows 432 / 374; 512 to 1536: 5 rows 213 / 173.
 MIN_ONEDNN_PRODUCT = 2**20
+Rows = Float[Tensor, "*batch in_dim"]
+NewRows = Float[Tensor, "*batch out_dim"]
+Weight = Float[Tensor, "out_dim in_dim"]
+Bias = Float[Tensor, " out_dim"] | None
 _PACKED = WeakIdKeyDictionary()  # from a weight to its version and its packed copy
 
 
@@ -31,31 +35,21 @@ class FastLinear(Linear):
     ran 1.06 to 1.15 times as fast with oneDNN (docs/log.md). Results differ by rounding.
     """
 
-    def forward(self, x: Float[Tensor, "*batch in_dim"]) -> Float[Tensor, "*batch out_dim"]:
+    def forward(self, x: Rows) -> NewRows:
         return linear(x, self.weight, self.bias)
 
-    def part(
-        self, x: Float[Tensor, "*batch in_dim"], start: int, stop: int
-    ) -> Float[Tensor, "*batch part_dim"]:
+    def part(self, x: Rows, start: int, stop: int) -> Float[Tensor, "*batch part_dim"]:
         return linear(x, self.weight[start:stop], None if self.bias is None else self.bias[start:stop])
 
 
-def linear(
-    x: Float[Tensor, "*batch in_dim"],
-    weight: Float[Tensor, "out_dim in_dim"],
-    bias: Float[Tensor, " out_dim"] | None = None,
-) -> Float[Tensor, "*batch out_dim"]:
+def linear(x: Rows, weight: Weight, bias: Bias = None) -> NewRows:
     """Return ``x weight^T + bias``, by the faster kernel."""
     if _takes_onednn(x, weight):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
 
 
-def packed_linear(
-    x: Float[Tensor, "*batch in_dim"],
-    weight: Float[Tensor, "out_dim in_dim"],
-    bias: Float[Tensor, " out_dim"] | None = None,
-) -> Float[Tensor, "*batch out_dim"]:
+def packed_linear(x: Rows, weight: Weight, bias: Bias = None) -> NewRows:
     """As ``linear``, for a large weight that is used often: it is packed in oneDNN's layout once.
 
     The kernel otherwise repacks the weight at every call: of 128 to 8,000, a fifth of the time with 64 rows
