@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -64,6 +65,8 @@ KNOWN = Finding("info", "known", "what was known", "Nothing to do")
 @dataclass(frozen=True)
 class Numbers:
     values: tuple[int, ...]
+    names: ClassVar = ()
+    fingerprint: ClassVar = ""
 
     def __len__(self):
         return len(self.values)
