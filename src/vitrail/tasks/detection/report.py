@@ -41,8 +41,8 @@ TOP = 1.03  # of plots of shares
 MAX_PARTS = 4  # drawn parts of the loss; plots have as many colours
 WORST_NOTE = (
     "{shown} of the {wrong:,} images with an error, those with the most. First the ground truth, then the "
-    "predictions; broken lines are errors: missed boxes, boxes of another class, and boxes where nothing is. "
-    "Look here for wrong and missing annotations first."
+    "predictions; broken lines are errors: missed boxes, boxes of another class, and boxes found twice or "
+    "where nothing is. Look here for wrong and missing annotations first."
 )
 TYPICAL_NOTE = "Images whose share of errors is near the median: typical, not flattering."
 BEST_NOTE = "Images without an error, those with the most boxes first."
@@ -135,7 +135,7 @@ def _figure(image: ComparedImage, names: Sequence[str]) -> str:
     wrong = {
         "missed": errors.missed,
         "of another class": errors.confused,
-        "where nothing is": errors.spurious,
+        "found twice or where nothing is": errors.spurious,
     }
     counts = [f"{errors.correct} correct"] if errors.correct else []
     counts += [f'<span class="bad">{count} {what}</span>' for what, count in wrong.items() if count]
