@@ -132,7 +132,7 @@ def _backbone_of(request: ModelRequest, name: str, encoder: LoadedModel | None) 
             remedy="Name other weights",
         )
     changes = {**changes, "image_size": settings["image_size"]}
-    found = {"backbone": backbone, "backbone_changes": changes, "backbone_norm": "frozen"}
+    found: dict[str, Any] = {"backbone": backbone, "backbone_changes": changes, "backbone_norm": "frozen"}
     return found if not is_plain or hasattr(encoder.model, "stages") else {**found, "num_frozen": 0}
 
 

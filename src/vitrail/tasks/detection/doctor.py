@@ -21,6 +21,7 @@ from vitrail.data.image_checks import (
     find_unreadable,
     find_wrong_suffixes,
 )
+from vitrail.tasks.detection.box_format import Suspicion
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.faults import find_twins, order_corners
 from vitrail.tasks.detection.findings import finding, listed
@@ -48,8 +49,9 @@ def check_boxes(dataset: BoxDataset, *, progress: Callable[[int, int], None] | N
 def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Boxes whose numbers cannot be what the format claims and fit another one; splits of several formats."""
     suspicion, contradictions = examined.format
-    wrong = [("wrong-format", [*examined.dataset.splits], suspicion)] if not contradictions else []
-    wrong += [("mixed-formats", [split], against) for split, against in contradictions.items()]
+    wrong: list[tuple[str, list[str], Suspicion | None]]
+    wrong = [("mixed-formats", [split], against) for split, against in contradictions.items()]
+    wrong = wrong or [("wrong-format", [*examined.dataset.splits], suspicion)]
     for check, splits, against in wrong:
         if against is not None:
             chosen = np.array([image.split in splits for image in examined.images], dtype=bool)

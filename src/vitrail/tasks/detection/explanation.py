@@ -17,8 +17,7 @@ from vitrail.interpret.viewer.maps import Boxes, Grid, Maps
 from vitrail.tasks.detection.detections import Detections, SelectedBoxes, select_boxes
 from vitrail.tasks.detection.predictor import Detector
 
-LONGEST_DECODER_GRID = 64  # positions; a box has few rows, so its maps may be finer than those of patches
-LONGEST_ENCODER_GRID = 32
+LONGEST_DECODER_GRID, LONGEST_ENCODER_GRID = 64, 32  # positions; maps of boxes are fewer, so may be finer
 MAX_BOXES = 60  # explained in one image; each adds a row to every layer and head
 BACKBONE = "backbone"  # names of layers that make the feature map which encoder and decoder read
 LEVELS_NOTE = "Levels are feature maps, of which level 0 has the finest grid."

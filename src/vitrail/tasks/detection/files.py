@@ -24,9 +24,8 @@ from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.explaining import picture_files
 
 RESULTS_FILE, IMAGES_FILE, TABLE_FILE = "detections.json", "annotations.json", "detections.csv"
-PICTURES = "pictures"
+PICTURES, JPEG_QUALITY = "pictures", 90
 TABLE_HEADER = ("image", "class", "score", "left", "top", "right", "bottom", "error")
-JPEG_QUALITY = 90
 
 
 def show_detections(files: Sequence[str], options: FileOptions) -> FileResults:

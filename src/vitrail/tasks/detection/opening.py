@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -145,7 +146,7 @@ def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings
     divided = divide(
         raw.splits, raw.findings, settings, empty=empty, hold_out=draw, drawn=", by rarest class"
     )
-    named = {"class_names": raw.class_names, "class_ids": raw.class_ids, "facts": raw.facts}
+    named: dict[str, Any] = {"class_names": raw.class_names, "class_ids": raw.class_ids, "facts": raw.facts}
     return BoxDataset(source=source, format=format_name, **named, **divided)
 
 

@@ -27,10 +27,9 @@ ABLATIONS: Mapping[str, Mapping[str, Any]] = {
     "bccd-no-encoder": {"model.encoder_depth": 0},
     "bccd-bare": {"model.num_denoising": 0, "model.queries": "learned", "model.strides": [16]},
 }
-"""What each recipe takes away from ``bccd``, to show what it is worth; the last one takes most of it.
+"""What each recipe takes away from ``bccd``, to show what it is worth: the first nothing, the last most.
 
-All are trained for 600 steps, where ``bccd`` has 2,000: what makes it converge fast shows early. The first
-one takes nothing away, and is what they compare with."""
+All are trained for 600 steps, where ``bccd`` has 2,000: what makes it converge fast shows early."""
 
 
 def shapes() -> dict[str, Any]:

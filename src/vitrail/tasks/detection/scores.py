@@ -133,7 +133,7 @@ def scores_of_counts(counts: CocoCounts) -> CocoScores:
         "ap50": _mean(precision[IOU_50, ..., ALL_SIZES, -1]),
         "ap75": _mean(precision[IOU_75, ..., ALL_SIZES, -1]),
     }
-    rest = {}
+    rest: dict[str, float | None] = {}
     if precision.shape[-1] > 1:
         rest = {f"ar{count}": _mean(recall[..., ALL_SIZES, best]) for best, count in enumerate((1, 10, 100))}
         for size, name in enumerate(("small", "medium", "large"), start=1):  # positions of the area ranges

@@ -153,8 +153,8 @@ class SetFigures:
             plain, after = (
                 coco_scores(each, objective.num_classes, brief=True) for each in (images, suppressed)
             )
-            scores = (plain.ap50, after.ap50, plain.ap, after.ap)
-            for values, score in zip(self.curves.values(), scores, strict=True):
+            of_block = (plain.ap50, after.ap50, plain.ap, after.ap)
+            for values, score in zip(self.curves.values(), of_block, strict=True):
                 values.append(score or 0.0)
 
     def write(self, path: Path) -> None:

@@ -50,7 +50,7 @@ def load_coco(path: Path) -> dict[str, list[Any]]:
     if not isinstance(content, Mapping):
         listed = "a list, as files of predictions are" if isinstance(content, list) else repr(content)[:60]
         raise faulty(f"holds {listed}", "Give the file of annotations")
-    lists = {"annotations": []} | {key: content[key] for key in KEYS if key in content}
+    lists: dict[str, Any] = {"annotations": []} | {key: content[key] for key in KEYS if key in content}
     absent = [key for key in KEYS if not isinstance(lists.get(key), list)]
     if absent:
         keys = ", ".join(map(repr, content)) or "none"

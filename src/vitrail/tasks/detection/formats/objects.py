@@ -246,7 +246,7 @@ def _annotate(
     sizes: Sequence[Sequence[Any]] | None,
     found: Found,
 ) -> None:
-    annotated = reading.annotated[split] = []
+    annotated = reading.annotated.setdefault(split, [])
     for row, (name, value) in enumerate(zip(names, objects, strict=True)):
         entry = AnnotatedImage(None, name)
         for position, (box, label, crowd) in enumerate(_objects(value, found)):

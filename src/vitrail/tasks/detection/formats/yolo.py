@@ -154,14 +154,14 @@ def load_config(path: Path) -> YoloConfig:
             raise faulty(given, "a text for each id 0, 1, ...")
         named[class_id] = str(name).strip() or str(class_id)
     base, shape = content.get("path"), content.get("kpt_shape")
-    sides = [whole_number(side) for side in shape] if isinstance(shape, list) else []
+    sides = [whole_number(side) or 0 for side in shape] if isinstance(shape, list) else []
     return YoloConfig(
         path,
         folders,
         base.strip() if isinstance(base, str) else "",
         named,
         whole_number(content.get("nc")),
-        4 + sides[0] * sides[1] if len(sides) == 2 and None not in sides else None,
+        4 + sides[0] * sides[1] if len(sides) == 2 and all(sides) else None,
     )
 
 
