@@ -102,16 +102,15 @@ def fit_config(state_dict: Mapping[str, Tensor], *, source: str, config: ModelCo
     """
     changes: dict[str, Any] = {}
     for entry in find_source(source).table(config):
-        name = entry.ours[0]
-        if len(entry.ours) > 1 or len(entry.theirs) > 1 or entry.theirs[0] not in state_dict:
+        if len(entry.ours) != 1 or len(entry.theirs) != 1 or entry.theirs[0] not in state_dict:
             continue
-        theirs = state_dict[entry.theirs[0]]
+        name, theirs = entry.ours[0], state_dict[entry.theirs[0]]
         if name.startswith(HEADS) and name.endswith("bias"):
             has_no_object = isinstance(config, DetectionModelConfig) and config.scoring == "softmax"
             changes.setdefault("num_classes", theirs.numel() - int(has_no_object))
-        elif name in POSITIONS and isinstance(config, ImageModelConfig):
+        elif name in POSITIONS and isinstance(config, ImageModelConfig) and theirs.ndim == 3:  # 1 n d
             patch_size: int = config.patch_size  # type: ignore[attr-defined]
-            num_tokens = theirs.shape[-2]
+            num_tokens = theirs.shape[1]
             side = math.isqrt(num_tokens)
             made_for = math.prod(coarser_grid(config.image_size, patch_size))
             if num_tokens - made_for not in NUM_PREFIX and num_tokens - side**2 in NUM_PREFIX:
