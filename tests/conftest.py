@@ -36,6 +36,7 @@ LONG = (  # seconds a test: first, so that at the end no worker waits for the la
     "tasks/classification/test_published_scores.py",
     "models/describe/test_describe.py",
     "cli/test_cli.py",
+    "test_lectures.py",
     "test_readme.py",
     "engines/export/test_exporting.py",
 )
