@@ -348,7 +348,7 @@ def test_predictions_are_made_by_the_engine_that_is_asked_for(run: Run, trained:
     ("kind", "arguments", "named"),
     [
         ("classification", ("a.png", "--target", "a dog"), "--target"),
-        ("detection", ("a.png", "--layer", "0", "--head", "1"), "--layer and --head"),
+        ("detection", ("a.png", "--class", "dog"), "--class"),
         ("detection", ("a.png", "--method", "attention", "--target", "a"), "--target and --method"),
         ("captioning", ("a.png", "--class", "dog"), "--class"),
         ("captioning", ("a.png", "--subwords"), "--subwords"),
