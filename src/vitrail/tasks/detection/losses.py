@@ -138,11 +138,10 @@ class DetectionLoss:
         counts = targets.counts.tolist()
         self._check(output.logits, counts)
         predictions = (AuxiliaryOutput(output.logits, output.boxes), *output.auxiliary)
-        count = max(sum(counts), 1)
+        count, settings = max(sum(counts), 1), self.settings
         weighed, parts = [], []
         for prediction, assigned in zip(predictions, self._assign(predictions, targets, counts), strict=True):
             terms = self._terms(prediction, targets, assigned)
-            settings = self.settings
             boxes = settings.l1_weight * terms["l1"] + settings.giou_weight * terms["giou"]
             weighed.append(count * prediction.weight * (settings.class_weight * terms["class"] + boxes))
             parts.append(terms)
@@ -158,15 +157,16 @@ class DetectionLoss:
         self, predictions: Sequence[AuxiliaryOutput], targets: BoxTargets, counts: list[int]
     ) -> list[Int[Tensor, "batch _"]]:
         # All costs first: a device computes the next ones while the assignment of the former is solved.
-        costs = [
-            matching_costs(each.logits, each.boxes, targets, self.scoring, self.settings)
+        costs = {
+            index: matching_costs(each.logits, each.boxes, targets, self.scoring, self.settings)
+            for index, each in enumerate(predictions)
             if each.assigned is None
-            else None
-            for each in predictions
-        ]
+        }
         return [
-            assign(cost, counts, num_matches=each.num_matches) if each.assigned is None else each.assigned
-            for each, cost in zip(predictions, costs, strict=True)
+            assign(costs[index], counts, num_matches=each.num_matches)
+            if each.assigned is None
+            else each.assigned
+            for index, each in enumerate(predictions)
         ]
 
     def _terms(

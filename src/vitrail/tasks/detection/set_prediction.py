@@ -165,7 +165,7 @@ class SetFigures:
             return
         if self.has_learned_queries:
             figure = white_figure(11, 5.4, title)
-            left, right = figure.subfigures(1, 2, width_ratios=(2, 3))
+            left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(2, 3))[0]
             self._draw_queries(right, ON_WHITE)
         else:
             figure = left = white_figure(4.8, 3.6, title)
