@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from pydantic import Field, PositiveInt
@@ -103,7 +103,7 @@ class GradientPaths(lab.SeededClaim):
         figure, panels = lab.new_panels(len(CELLS))
         for axes, cell in zip(panels, CELLS, strict=True):
             shown, names = lab.rows_of(rows, GradientRow, cell=cell), {each: each for each in CONTEXTS}
-            style = {"by": "context", "names": names, "marker": "o", "markersize": 4}
+            style: dict[str, Any] = {"by": "context", "names": names, "marker": "o", "markersize": 4}
             lab.draw_curves(axes, shown, "distance", "gradient", **style)
             lab.label(
                 axes, x="steps to the output", y="gradient of a token", title=cell, legend=True, log="y"

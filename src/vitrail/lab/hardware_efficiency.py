@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from vitrail.lab import harness as lab
 from vitrail.lab.length_cost import time_calls
-from vitrail.models import MODELS
-from vitrail.models.contract import ImageModelConfig
+from vitrail.models.contract import ImageModelConfig, find_image_model
 from vitrail.models.cost import count_forward
 from vitrail.models.vit import ViTConfig
 from vitrail.train.machine import inspect_machine
@@ -80,14 +79,18 @@ class HardwareEfficiency(lab.Claim):
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[SpeedRow]:
         """Time in turns, so that other load on the machine slows all alike."""
         size = (self.image_size, self.image_size)
-        peers = {name: MODELS[name].with_changes({"image_size": size}) for name in self.models}
+        peers = {
+            each: find_image_model("model", each).with_changes({"image_size": size}) for each in self.models
+        }
         vit = ViTConfig(width=384, num_heads=6, image_size=size)
         one, two = (_count_macs(vit.with_changes({"depth": depth})) for depth in (1, 2))
         depths = {
             name: max(1, 1 + round((_count_macs(config) - one) / (two - one)))
             for name, config in peers.items()
         }
-        configs = peers | {f"vit {depth}": vit.with_changes({"depth": depth}) for depth in depths.values()}
+        configs: dict[str, ImageModelConfig] = peers | {
+            f"vit {depth}": vit.with_changes({"depth": depth}) for depth in depths.values()
+        }
         macs = {name: _count_macs(config) for name, config in configs.items()}
         with lab.seeded(seed):
             calls = {key: self._call(configs[key[0]], key[1]) for key in product(configs, PASSES)}
@@ -100,8 +103,9 @@ class HardwareEfficiency(lab.Claim):
         for (name, depth), passes in product(depths.items(), PASSES):
             ours, theirs = (np.array(speeds[key, passes]) for key in (f"vit {depth}", name))
             lower, ratio, upper = np.quantile(ours / theirs, QUARTILES).tolist()
-            values = (name, depth, passes, macs[name] / 1e9, macs[f"vit {depth}"] / 1e9)
-            values += (float(np.median(theirs)), float(np.median(ours)), lower, ratio, upper)
+            sizes = (macs[name] / 1e9, macs[f"vit {depth}"] / 1e9)
+            medians = (float(np.median(theirs)), float(np.median(ours)))
+            values = (name, depth, passes, *sizes, *medians, lower, ratio, upper)
             rows.append(SpeedRow.from_tree(dict(zip(SpeedRow.model_fields, values, strict=True))))
         return rows
 

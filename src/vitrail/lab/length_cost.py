@@ -273,8 +273,8 @@ class LengthCost(lab.Claim):
             )
             for (name, length, batch), seconds in forward.items()
         ]
-        for (name, length), seconds in steps.items():
-            rows.append(StepRow(layer=name, length=length, us=min(seconds) * 1e6))
+        for (name, length), rounds in steps.items():
+            rows.append(StepRow(layer=name, length=length, us=min(rounds) * 1e6))
         return [
             *rows,
             *(count_memory(name, self.width, length) for name, length in product(LAYERS, self.lengths)),

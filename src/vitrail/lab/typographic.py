@@ -8,7 +8,7 @@ from itertools import product
 from math import sqrt
 from random import Random
 from statistics import fmean
-from typing import Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
@@ -177,7 +177,8 @@ class Defender:
         with silence_heads(self.encoder.module, by_layer):
             embedded = [self.encoder.embed_pixels(part) for part in pixels]
         cosines = (torch.einsum("id,csd->ics", each, classes) for each in embedded)
-        return Predictions(*(each.amax(dim=-1).argmax(dim=-1) for each in cosines), found)
+        clean, attacked = (each.amax(dim=-1).argmax(dim=-1) for each in cosines)
+        return Predictions(clean, attacked, found)
 
     @property
     def patch_size(self) -> int:
@@ -406,7 +407,7 @@ def _draw_examples(axes: lab.Axes, rows: Sequence[ExampleRow], images: Sequence[
     for index, (row, image) in enumerate(zip(rows, images, strict=True)):
         x, bottom = (index % COLUMNS) / COLUMNS, 0.52 if index < COLUMNS else 0.0
         text = f"{row.true_class} + {row.word}:\n{row.undefended}, {row.defended}"
-        style = {"ha": "center", "va": "bottom", "fontsize": 7, "transform": axes.transAxes}
+        style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 7, "transform": axes.transAxes}
         axes.text(x + 0.5 / COLUMNS, bottom, text, **style)
         inset = axes.inset_axes((x + 0.03, bottom + 0.12, 0.27, 0.35))
         inset.imshow(image, interpolation="nearest")

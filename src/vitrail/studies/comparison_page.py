@@ -235,7 +235,7 @@ def draw_curves(comparison: Comparison, name: str, read: Callable[[CurvePoint], 
         if band := join_curves(comparison.finished(contestant), read):
             x, *scores = zip(*band, strict=True)
             mean, lower, upper = ([factor * score for score in row] for row in scores)
-            style = {"color": look.colour, "linestyle": look.dashes, "marker": look.marker}
+            style: dict[str, Any] = {"color": look.colour, "linestyle": look.dashes, "marker": look.marker}
             axes.plot(x, mean, markersize=3.2, linewidth=1.5, **style)
             axes.fill_between(x, lower, upper, color=look.colour, alpha=0.16, linewidth=0)
     axes.set_xlim(left=0)

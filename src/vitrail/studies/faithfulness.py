@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -95,7 +95,7 @@ def _draw(of_methods: Mapping[str, np.ndarray], shares: list[float], axes: Axes,
     colours = iter(MORE_COLOURS)
     for name, curves in of_methods.items():
         colour, dashes = (inks.soft, "--") if name == RANDOM else (next(colours), "-")
-        style = {"color": colour, "linestyle": dashes, "linewidth": 1.6}
+        style: dict[str, Any] = {"color": colour, "linestyle": dashes, "linewidth": 1.6}
         axes.plot(percent, curves.mean(axis=0), label=NAMES.get(name, name), **style)
     axes.set_ylim(0, 1.02)
     axes.legend(frameon=False, labelcolor=inks.ink, fontsize=8)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -224,7 +224,7 @@ def write_robustness(
 def _draw(clean: float, rows: Sequence[CorruptionErrors], axes: Axes, inks: Inks) -> None:
     for colour, row in zip(COLOURS, rows, strict=False):
         errors = [100 * error for error in (clean, *row.errors.values())]
-        style = {"color": colour, "marker": "o", "markersize": 3.5, "linewidth": 1.6}
+        style: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 3.5, "linewidth": 1.6}
         axes.plot([0, *row.errors], errors, label=row.name.replace("_", " "), **style)
     axes.set_xticks(range(6))
     axes.set_ylim(0, 102)
