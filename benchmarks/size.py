@@ -1,10 +1,14 @@
-"""Count the Python files and lines of each folder of ``src/vitrail`` and ``tests``: ``make size``."""
+"""Count the files and lines of Python in each folder of ``src/vitrail`` and ``tests``: ``make size``.
+
+What else the package carries as text (tables, texts of findings, pages) is counted on a line of its own.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+OTHER_TEXT = {".css", ".csv", ".html", ".js", ".toml"}
 
 
 def count(paths: list[Path]) -> tuple[int, int]:
@@ -24,7 +28,9 @@ def main() -> None:
             num_files, num_lines = count(paths)
             print(f"  {folder or '.':30} {num_files:6,} {num_lines:8,}")
         num_files, num_lines = count(sorted(root.rglob("*.py")))
-        print(f"  {'all':30} {num_files:6,} {num_lines:8,}\n")
+        print(f"  {'all':30} {num_files:6,} {num_lines:8,}")
+        num_files, num_lines = count([path for path in root.rglob("*.*") if path.suffix in OTHER_TEXT])
+        print(f"  {'tables, texts and pages':30} {num_files:6,} {num_lines:8,}\n")
 
 
 if __name__ == "__main__":
