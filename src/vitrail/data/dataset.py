@@ -30,7 +30,6 @@ class Split(Protocol):
     @property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits that change with the content."""
-        ...
 
 
 S = TypeVar("S", bound=Split)

@@ -40,12 +40,10 @@ class Classified(Protocol):
     @property
     def things(self) -> str:
         """What has a class, in the plural."""
-        ...
 
     @property
     def per_class(self) -> dict[str, np.ndarray]:
         """For each split, the number of usable examples of each class."""
-        ...
 
 
 def find_unreadable(examined: SeenImages) -> Iterator[Finding]:

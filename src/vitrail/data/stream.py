@@ -31,7 +31,6 @@ class SampleSource(Protocol):
 
     def load(self, index: int, generator: torch.Generator | None) -> Any:
         """Return one sample; with a generator, augmented for training."""
-        ...
 
 
 @runtime_checkable
@@ -45,7 +44,6 @@ class BatchedSource(SampleSource, Protocol):
             batch_size: upper bound on a batch, in the unit of the source, such as tokens.
             generator: draws the order of the samples and of the batches; without one, every sample appears.
         """
-        ...
 
 
 class Draw(NamedTuple):

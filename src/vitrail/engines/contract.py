@@ -56,7 +56,6 @@ class Engine(Protocol):
         Raises:
             DataError: the engine does not support this batch or image size.
         """
-        ...
 
 
 @runtime_checkable
@@ -75,7 +74,6 @@ class EngineKind(Protocol):
         Raises:
             ConfigError: a package is not installed, or engine, CPU or device lack the precision.
         """
-        ...
 
     def build(
         self, loaded: LoadedModel, precision: Precision, device: torch.device, calibration: Sequence[Inputs]
@@ -89,7 +87,6 @@ class EngineKind(Protocol):
             ConfigError: as ``check``; or the engine does not support an operation of the model, which is
                 named.
         """
-        ...
 
 
 def build_engine(

@@ -93,15 +93,12 @@ class ImageModel(Protocol):
 
     def __call__(self, images: Images) -> Logits:
         """Return class logits."""
-        ...
 
     def tokens(self, images: Images) -> Tokens:
         """Return the tokens that the head reads: prefix tokens, then the grid row by row."""
-        ...
 
     def features(self, images: Images) -> list[FeatureMap]:
         """Return the feature map of each stage, finest first; a plain model has one stage."""
-        ...
 
 
 # Detection: images to boxes.
@@ -210,7 +207,6 @@ class DetectionModel(Protocol):
             sizes: height and width of each image in pixels, without the padding; None without padding.
             targets: ground truth for denoising in training; ignored in evaluation mode and by other models.
         """
-        ...
 
 
 # Sequences: token by token.
@@ -227,19 +223,15 @@ class DecoderState(Protocol):
     @property
     def num_rows(self) -> int:
         """Hypotheses of all sentences."""
-        ...
 
     def expand(self, count: int) -> Self:
         """Return a state with each hypothesis repeated ``count`` times, before they diverge."""
-        ...
 
     def select(self, rows: Int[Tensor, " rows"]) -> Self:
         """Return a state whose row ``i`` continues row ``rows[i]``, of the same sentence."""
-        ...
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> Self:
         """Return a state with all rows of some sentences, in that order."""
-        ...
 
 
 @runtime_checkable
@@ -253,7 +245,6 @@ class SequenceModel(Protocol):
         self, tokens: Int[Tensor, " rows"], state: DecoderState
     ) -> tuple[Float[Tensor, "rows vocabulary"], DecoderState]:
         """Return the next-token logits after the newest token of each row, and the new state."""
-        ...
 
 
 # Translation: sentences to sentences.
@@ -328,13 +319,11 @@ class TranslationModel(SequenceModel, Protocol):
         target: Int[Tensor, "batch target_tokens"],
     ) -> Float[Tensor, "batch target_tokens vocabulary"]:
         """Return next-token logits under teacher forcing; targets start with ``begin_id``."""
-        ...
 
     def start(
         self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
     ) -> DecoderState:
         """Encode the sentences, and return the state before the first step, one row per sentence."""
-        ...
 
 
 # Captioning: images to sentences.
@@ -415,15 +404,12 @@ class CaptionModel(SequenceModel, Protocol):
             captions: several per image; each starts with ``begin_id``, and padding after it does not change
                 what is before it.
         """
-        ...
 
     def encode(self, images: Images) -> ImageFeatures:
         """Return the encoder's features; without gradients if it is frozen."""
-        ...
 
     def start(self, images: Float[Tensor, "batch ..."]) -> DecoderState:
         """Encode the images, and return the state before the first step, one row per image."""
-        ...
 
 
 # Labelling: texts to labels of sentences or words.
@@ -464,11 +450,9 @@ class LabellingModel(Protocol):
         self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]
     ) -> Float[Tensor, "texts *tokens classes"]:
         """Return the logits of each text, or of each token where words have labels."""
-        ...
 
     def states(self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]) -> Tokens:
         """Return the contextual embedding of each token; meaningless in the padding."""
-        ...
 
 
 # Image-text models: images and texts to embeddings.
@@ -519,7 +503,6 @@ class ImageTextModel(Protocol):
     @property
     def scale(self) -> Float[Tensor, ""]:
         """Factor from cosines to logits."""
-        ...
 
     def __call__(
         self,
@@ -532,17 +515,14 @@ class ImageTextModel(Protocol):
         Args:
             tokens: ``begin_id``, subwords and ``end_id`` of each text, then padding, which changes nothing.
         """
-        ...
 
     def embed_images(self, images: Images) -> Float[Tensor, "images dim"]:
         """Return image embeddings of length one."""
-        ...
 
     def embed_texts(
         self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]
     ) -> Float[Tensor, "texts dim"]:
         """Return text embeddings of length one."""
-        ...
 
 
 def find_image_model(setting: str, name: str) -> ImageModelConfig:

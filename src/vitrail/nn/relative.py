@@ -31,7 +31,6 @@ class PositionScheme(Protocol):
     def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return queries and keys (batch heads tokens dim) with their positions, and a bias of the scores or
         None."""
-        ...
 
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor | None]:
         """Return the newest queries and keys with their position, and a bias (1 heads 1 steps) or None.
@@ -42,7 +41,6 @@ class PositionScheme(Protocol):
             query_key: the queries, then the keys (2 sentences heads hypotheses dim).
             num_before: earlier tokens of each hypothesis.
         """
-        ...
 
 
 def relative_index(grid: Grid, *, device: torch.device | None = None) -> Int[Tensor, "patches patches"]:

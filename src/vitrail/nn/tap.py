@@ -65,11 +65,9 @@ class Tap(Protocol):
         Args:
             scored: what they come from, where queries are compared with keys.
         """
-        ...
 
     def take_result(self, value: Tensor, result: Tensor) -> None:
         """Receive values and result of the averaging (batch heads tokens dim), after the weights.
 
         Both are part of the layer's own computation, so gradients reach them.
         """
-        ...

@@ -39,7 +39,6 @@ class Batch(Protocol):
 
     def __len__(self) -> int:
         """Number of samples."""
-        ...
 
 
 @runtime_checkable
@@ -48,23 +47,18 @@ class Evaluator(Protocol):
 
     def update(self, model: nn.Module, batch: Any) -> None:
         """Add one batch; called in inference mode with the model in evaluation mode."""
-        ...
 
     def state(self) -> dict[str, Tensor]:
         """Return everything collected as CPU tensors, to send to another process."""
-        ...
 
     def absorb(self, state: dict[str, Tensor]) -> None:
         """Merge another process's ``state``; a sample seen by both counts once."""
-        ...
 
     def result(self) -> dict[str, Any]:
         """Return the scores that are cheap enough for every validation, as plain JSON values."""
-        ...
 
     def report(self) -> tuple[dict[str, float], dict[str, Any]]:
         """Return the headline scores, and the tables behind them as plain JSON values."""
-        ...
 
 
 @runtime_checkable
@@ -77,7 +71,6 @@ class Signing(Protocol):
         Args:
             tables: as ``report`` returned them.
         """
-        ...
 
 
 @runtime_checkable
@@ -86,15 +79,12 @@ class Objective(Protocol):
 
     def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> Any:
         """Join samples into a batch; with a generator, apply batch-wise training augmentation."""
-        ...
 
     def loss(self, model: nn.Module, batch: Any) -> Loss:
         """Compute the loss on a batch that is already on the model's device."""
-        ...
 
     def evaluator(self) -> Evaluator:
         """Return a fresh evaluator."""
-        ...
 
 
 @runtime_checkable
@@ -104,7 +94,6 @@ class Ranking(Protocol):
     @property
     def best_by(self) -> tuple[str, Literal["max", "min"]]:
         """Name of a score in the evaluator's ``result``, and whether larger or smaller is better."""
-        ...
 
 
 @runtime_checkable
@@ -114,7 +103,6 @@ class Counting(Protocol):
     @property
     def unit(self) -> str:
         """What ``Loss.count`` counts, in the plural, such as ``tokens``."""
-        ...
 
 
 @runtime_checkable
@@ -127,7 +115,6 @@ class Settling(Protocol):
         Args:
             validated: this objective's evaluator, after the validation split.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ class ByteLines(Protocol):
 
     def readline(self, size: int = -1, /) -> bytes:
         """Return the rest of a line with its line break, at most so many bytes; empty at the end."""
-        ...
 
     def isatty(self) -> bool: ...
 

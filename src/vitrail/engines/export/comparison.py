@@ -50,11 +50,9 @@ class ExportObjective(Objective, Protocol):
 
     def unlabelled(self, image: UInt8[Tensor, "3 height width"], index: int) -> Any:
         """Return a sample without labels."""
-        ...
 
     def inputs(self, batch: Any) -> Inputs:
         """Return what the model reads: normalised images; of a detector also sizes without padding."""
-        ...
 
 
 class Samples(NamedTuple):

@@ -55,7 +55,6 @@ class ExportFormat(Protocol):
         Raises:
             ConfigError: a package is not installed, or neither format nor machine has the precision.
         """
-        ...
 
     def write(
         self, traced: Traced, folder: Path, *, precision: Precision, calibration: Sequence[Inputs]
@@ -68,7 +67,6 @@ class ExportFormat(Protocol):
         Raises:
             ConfigError: the engine has no such operation, which is named.
         """
-        ...
 
     def open(self, folder: Path, precision: Precision, *, trust: bool = False) -> Runner:
         """Return a function that runs the files of a folder on the CPU, with torch's number of threads.
@@ -80,7 +78,6 @@ class ExportFormat(Protocol):
             ConfigError: the engine does not support the model (an operation is named if known); or reading
                 the files may run code, and they are not trusted.
         """
-        ...
 
 
 class OnnxFormat:
