@@ -227,7 +227,9 @@ def test_the_picture_of_sizes_shows_accuracy_over_data_and_compute_and_bleu_over
     assert curves["ViT-H/14"] == [85.13, 88.04]
     assert {text.get_text() for text in compute.get_legend().get_texts()} == {"ViT", "hybrid", "ResNet (BiT)"}
     assert sum(len(each.get_offsets()) for each in compute.collections) == 18
-    assert {"Transformer big", "GNMT + RL"} <= {text.get_text() for text in translators.texts}
+    assert {"Transformer big", "GNMT + RL"} <= {
+        text.get_text() for text in translators.get_legend().get_texts()
+    }
 
 
 def test_a_grid_of_56_patches_has_the_published_attention_and_windows_have_less() -> None:

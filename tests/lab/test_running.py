@@ -89,12 +89,12 @@ def test_a_verdict_is_shown_with_the_settings_that_were_changed(tmp_path: Path) 
 
     assert result.changed_from == {"dims": [4, 16, 64, 256, 1024], "num_queries": 512, "num_seeds": 3}
     dims = "dims=[4, 64] (default [4, 16, 64, 256, 1024])"
-    others = "num_queries=9 (default 512), num_seeds=1 (default 3)"
-    assert result.decision == f"{result.verdict}, with {dims}, {others}"
+    seeds, queries = "num_seeds=1 (default 3)", "num_queries=9 (default 512)"
+    assert result.decision == f"{result.verdict}, with {seeds}, {dims}, {queries}"
     page = (tmp_path / "lab.html").read_text()
-    assert f"{result.verdict}</b>, with {dims}, {others}</dd>" in page, "beside the verdict"
+    assert f"{result.verdict}</b>, with {seeds}, {dims}, {queries}</dd>" in page, "beside the verdict"
     assert f"<td>{result.decision}</td>" in page, "in the table of all"
-    assert f". {dims}, num_keys=64, {others}</p>" in page, "in the list of settings"
+    assert f". {seeds}, {dims}, num_keys=64, {queries}</p>" in page, "in the list of settings"
 
 
 def test_a_verdict_of_the_defaults_stands_alone() -> None:
@@ -162,7 +162,7 @@ def test_rows_become_tables_whose_columns_are_explained_and_cells_readable() -> 
     assert table.caption.startswith("Softmax over the scores")
     assert table.columns["dim"] == "Width of queries and keys."
     assert len(table.rows) == 2
-    assert table.rows[0][:4] == (4, True, 0, None)
+    assert table.rows[0][:4] == (0, 4, True, None)
     cells = [format_cell(value) for value in (True, 2048, 0.123456, None, "pre")]
     assert cells == ["yes", "2,048", "0.1235", "-", "pre"]
 

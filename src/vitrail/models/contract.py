@@ -76,7 +76,7 @@ class ImageModelConfig(ModelConfig):
     @property
     def min_size(self) -> int:
         """Minimum height and width of an image in pixels: one patch of the first layer, if it has patches."""
-        return int(getattr(self, "patch_size", 1))
+        return int(vars(self).get("patch_size", 1))  # torch.compile cannot trace getattr with a default
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor]:
         return (_example_images(batch_size, self.num_channels, size or self.image_size),)
