@@ -85,7 +85,8 @@ def test_one_process_trains_with_them(extremes: Path, tmp_path: Path, model: str
     assert_trained(tmp_path)
 
 
-@pytest.mark.parametrize("model", ["sdetr_nano", pytest.param("detr_nano", marks=pytest.mark.further)])
+@pytest.mark.further  # an objective's test trains in two processes, of which one has no box
+@pytest.mark.parametrize("model", MODELS)
 def test_two_processes_train_with_them(extremes: Path, tmp_path: Path, model: str) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
