@@ -1,8 +1,10 @@
 """Translating and learning to translate, beside other libraries, interleaved in one run.
 
 Decoding: the same weights in vitrail, in transformers' MarianMTModel and in CTranslate2, greedily and with a
-beam of 5, one sentence at a time and 64. The three live in one process for each of these, and take turns
-sentence list by sentence list; before timing, what they write is compared. All are given subwords and give
+beam of 5, one sentence at a time and 64. They live in one process for each of these, and take turns
+sentence list by sentence list; before timing, what they write is compared. CTranslate2's threads slow those of
+PyTorch in the same process to half (docs/log.md): with more than one thread, compare with one library at a time
+(``--beside``). All are given subwords and give
 subwords, so that no tokeniser is timed, and all stop when the beam's hypotheses have ended. Random weights
 never end a sentence: all then write the same number of subwords, the mean length of the target side.
 
@@ -14,6 +16,7 @@ time of one (``--cpu-time``) spreads less.
 
     python benchmarks/translate.py --data ../shared/data/multi30k --rounds 7
     python benchmarks/translate.py --data ../shared/data/multi30k --jobs decode --beams 1 --cpu-time
+    python benchmarks/translate.py --data ../shared/data/multi30k --jobs decode --beside transformers
     python benchmarks/translate.py --data ../shared/data/multi30k --run runs/en-de --jobs decode
     python benchmarks/translate.py --data ../shared/data/multi30k --model transformer_base --jobs train
 """
@@ -32,7 +35,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-SIDES = ("vitrail", "transformers", "CTranslate2")
+OTHERS = ("transformers", "CTranslate2")
 MODES = ("vitrail float32", "vitrail bfloat16", "plain float32", "plain bfloat16")
 LABEL_SMOOTHING = 0.1  # Vaswani et al. 2017, section 5.4
 STEPS_PER_BURST = 3
@@ -51,6 +54,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=128, help="of a round; an eighth of it one by one")
     parser.add_argument("--tokens", type=int, default=2048, help="of a training batch, padding counted")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--beside", nargs="+", default=OTHERS, choices=OTHERS, help="what is timed beside")
     parser.add_argument("--cpu-time", action="store_true", help="decode in CPU time of one thread")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -101,9 +105,10 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> None:
 
 
 def decode(arguments: argparse.Namespace, folder: str) -> None:
-    """Time the three engines in every setting, and print a table."""
-    print(f"\n{'sentences/s, float32':24}" + "".join(f"{side:>14}" for side in SIDES), end="")
-    print("   vitrail / transformers     vitrail / CTranslate2    same output")
+    """Time the engines in every setting, and print a table."""
+    sides = ("vitrail", *arguments.beside)
+    print(f"\n{'sentences/s, float32':24}" + "".join(f"{side:>14}" for side in sides), end="")
+    print("".join(f"{'vitrail / ' + side:>25}" for side in arguments.beside), "  same output")
     for beam in arguments.beams:
         for batch in arguments.batches:
             task = {
@@ -114,19 +119,21 @@ def decode(arguments: argparse.Namespace, folder: str) -> None:
                 "sentences": max(1, arguments.sentences // (8 if batch == 1 else 1)),
                 "rounds": arguments.rounds,
                 "cpu_time": arguments.cpu_time,
+                "sides": sides,
             }
             print(line_of(task, ask(start(task))), flush=True)
 
 
 def line_of(task: dict[str, Any], found: dict[str, Any]) -> str:
-    rates = {side: [found["sentences"] / seconds for seconds in found["seconds"][side]] for side in SIDES}
+    sides = task["sides"]
+    rates = {side: [found["sentences"] / seconds for seconds in found["seconds"][side]] for side in sides}
     name = "greedy" if task["beam"] == 1 else f"beam {task['beam']}"
     text = f"{name + ', batch ' + str(task['batch']):24}"
-    text += "".join(f"{statistics.median(rates[side]):14.1f}" for side in SIDES)
-    for other in SIDES[1:]:
+    text += "".join(f"{statistics.median(rates[side]):14.1f}" for side in sides)
+    for other in sides[1:]:
         ratios = [ours / theirs for ours, theirs in zip(rates["vitrail"], rates[other], strict=True)]
         text += f"   {statistics.median(ratios):6.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-    same = " ".join(f"{found['same'][other]}/{found['sentences']}" for other in SIDES[1:])
+    same = " ".join(f"{found['same'][other]}/{found['sentences']}" for other in sides[1:])
     return f"{text}   {same}"
 
 
@@ -198,7 +205,7 @@ def work(task: dict[str, Any]) -> None:
 
 
 def time_decoding(task: dict[str, Any]) -> dict[str, Any]:
-    """Let the three engines take turns with the same sentences, after a comparison of what they write."""
+    """Let the engines take turns with the same sentences, after a comparison of what they write."""
     import torch
 
     from translation_engines import make_engines
@@ -209,17 +216,19 @@ def time_decoding(task: dict[str, Any]) -> dict[str, Any]:
     described = json.loads((Path(task["folder"]) / "sentences.json").read_text())
     rows: list[list[int]] = described["rows"][: task["sentences"]]
     batches = [rows[first : first + task["batch"]] for first in range(0, len(rows), task["batch"])]
-    engines = make_engines(Path(task["folder"]), task["beam"], described["longest"])
+    sides = task["sides"]
+    engines = make_engines(sides, Path(task["folder"]), task["beam"], described["longest"])
     written = {
         side: [row for batch in batches for row in translate(batch)] for side, translate in engines.items()
     }
     same = {
         other: sum(ours == theirs for ours, theirs in zip(written["vitrail"], written[other], strict=True))
-        for other in SIDES[1:]
+        for other in sides[1:]
     }
-    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(task["rounds"]):
-        turns = [*SIDES[number % 3 :], *SIDES[: number % 3]]  # nobody always comes first
+        first = number % len(sides)
+        turns = [*sides[first:], *sides[:first]]  # nobody always comes first
         for side in turns:
             started = clock()
             for batch in batches:

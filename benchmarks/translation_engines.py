@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import ctranslate2
@@ -17,7 +17,7 @@ Row = list[int]
 Engine = Callable[[list[Row]], list[Row]]
 
 
-def make_engines(folder: Path, beam: int, longest: int) -> dict[str, Engine]:
+def make_engines(libraries: Sequence[str], folder: Path, beam: int, longest: int) -> dict[str, Engine]:
     """Return what translates a batch, by the name of its library.
 
     Args:
@@ -25,11 +25,12 @@ def make_engines(folder: Path, beam: int, longest: int) -> dict[str, Engine]:
         beam: hypotheses that are kept; 1 decodes greedily.
         longest: most subwords of a translation.
     """
-    return {
-        "vitrail": vitrail_engine(folder, beam, longest),
-        "transformers": transformers_engine(folder, beam, longest),
-        "CTranslate2": ctranslate2_engine(folder, beam, longest),
+    makers = {
+        "vitrail": vitrail_engine,
+        "transformers": transformers_engine,
+        "CTranslate2": ctranslate2_engine,
     }
+    return {name: makers[name](folder, beam, longest) for name in libraries}
 
 
 def vitrail_engine(folder: Path, beam: int, longest: int) -> Engine:
