@@ -2,9 +2,9 @@
 
 Decoding: the same weights in vitrail, in transformers' MarianMTModel and in CTranslate2, greedily and with a
 beam of 5, one sentence at a time and 64. They live in one process for each of these, and take turns
-sentence list by sentence list; before timing, what they write is compared. CTranslate2's threads slow those of
-PyTorch in the same process to half (docs/log.md): with more than one thread, compare with one library at a time
-(``--beside``). All are given subwords and give
+sentence list by sentence list; before timing, what they write is compared. CTranslate2's threads slow those
+of PyTorch in the same process to half (docs/log.md): with more than one thread, compare with one library at
+a time (``--beside``). All are given subwords and give
 subwords, so that no tokeniser is timed, and all stop when the beam's hypotheses have ended. Random weights
 never end a sentence: all then write the same number of subwords, the mean length of the target side.
 
