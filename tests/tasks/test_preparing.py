@@ -15,7 +15,6 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict
 from vitrail.tasks.classification.doctor import check
 from vitrail.tasks.classification.opening import open_dataset
-from vitrail.tasks.classification.task import FORWARD_SHARE
 from vitrail.tasks.preparing import REPORT_S, Budget, Prepared, open_checked, plan_steps, prepare
 from vitrail.tasks.registry import TASKS
 from vitrail.tasks.request import RECIPES, Request
@@ -113,7 +112,7 @@ def test_a_budget_becomes_steps_and_the_time_when_they_end(
 
     planned, choice, ends_at = plan_steps(experiment, parts, Budget(30.0, started), single_process())
 
-    evaluation_s = FORWARD_SHARE * 0.5 * len(parts.test) / 5
+    evaluation_s = TASKS["classification"].evaluation_share * 0.5 * len(parts.test) / 5
     assert ends_at == pytest.approx(started + 30.0 - REPORT_S - evaluation_s)
     left_s = 30.0 - REPORT_S - evaluation_s - 2 * 3.0
     assert planned.train.steps == pytest.approx(left_s / 0.5, abs=2)  # the test takes some time itself

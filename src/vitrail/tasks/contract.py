@@ -48,14 +48,6 @@ class Parts(NamedTuple):
     """Preprocessing, as saved with the model."""
     class_names: tuple[str, ...]
     """In label order; may be empty."""
-    unit: str
-    """What ``train.batch_size`` counts, in the plural."""
-    evaluation_batch: int
-    """Batch size of the final evaluation, in that unit."""
-    max_epochs: int
-    """Upper limit where only the budget decides."""
-    evaluation_share: float
-    """Evaluation time per sample, as a fraction of a train step's."""
     files: Mapping[str, bytes]
     """Other preprocessing files (vocabularies), by name."""
 
@@ -194,6 +186,14 @@ class Task(Protocol):
     """The supported fields of ``ExplainOptions`` beside ``output``."""
     explains_texts: bool = False
     """Whether texts are explained, not image files."""
+    unit: str = "images"
+    """What ``train.batch_size`` counts, in the plural."""
+    evaluation_batch: int
+    """Batch size of evaluations, in that unit."""
+    max_epochs: int
+    """Upper limit where only the budget decides."""
+    evaluation_share: float
+    """Time of the final evaluation per sample, as a fraction of a train step's."""
     has_several_texts: bool = False
     """Whether a batch pads several texts of one image to the same length."""
 

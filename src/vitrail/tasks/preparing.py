@@ -197,22 +197,22 @@ def plan_steps(
         processes=processes,
         seconds=CALIBRATION_SHARE * budget.seconds,
     )
-    settings = experiment.train
+    settings, task = experiment.train, task_of(experiment)
     per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
     scored = len(parts.test)
     if isinstance(parts.final_objective, Settling) and parts.validation is not None:
         scored += len(parts.validation)
     tests = per_epoch * scored / len(parts.train)
-    evaluation_s = parts.evaluation_share * times.step_s * tests
+    evaluation_s = task.evaluation_share * times.step_s * tests
     ends_at = budget.started + budget.seconds - REPORT_S - evaluation_s
     pauses_s = times.validation_s * settings.validations
     steps = processes.from_first(
         lambda: steps_for_budget(ends_at - time.monotonic() - pauses_s, times.step_s, 0.0)
     )
-    fitted = min(steps, int(parts.max_epochs * per_epoch) + 1)
+    fitted = min(steps, int(task.max_epochs * per_epoch) + 1)
     epochs, rate = fitted / per_epoch, settings.batch_size / times.step_s
     few = "" if epochs >= FEW_EPOCHS else ", too few to learn much: give a longer budget"
-    reason = f"{budget} at {rate:.0f} {parts.unit}/s, less start and report: {epochs:.1f} epochs{few}"
+    reason = f"{budget} at {rate:.0f} {task.unit}/s, less start and report: {epochs:.1f} epochs{few}"
     train = settings.model_copy(update={"steps": fitted})
     planned = experiment.model_copy(update={"train": train, "budget_s": budget.seconds})
     return planned, Choice("train.steps", str(fitted), reason), ends_at if fitted == steps else None

@@ -18,7 +18,7 @@ from vitrail.data.findings import Verdict
 from vitrail.engines.cpu import accelerate
 from vitrail.models.checkpoint import load_model, save_model
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.contract import Parts
+from vitrail.tasks.contract import Parts, Task
 from vitrail.tasks.preparing import Prepared, open_as, prepare
 from vitrail.tasks.registry import open_run, task_of
 from vitrail.tasks.request import DEFAULT_OUTPUT, Request
@@ -211,10 +211,10 @@ def _run_to_the_end(
         tell(Finished(run.path))
         settings, task = run.experiment.train, task_of(run.experiment)
         report = score(
-            _settle_objective(parts, result.model, settings, processes),
+            _settle_objective(task, parts, result.model, settings, processes),
             result.model,
             parts.test,
-            batch_size=parts.evaluation_batch,
+            batch_size=task.evaluation_batch,
             precision=settings.precision,
             num_workers=settings.num_workers,
             class_names=parts.class_names,
@@ -227,7 +227,7 @@ def _run_to_the_end(
 
 
 def _settle_objective(
-    parts: Parts, model: nn.Module, settings: TrainSettings, processes: Processes
+    task: Task, parts: Parts, model: nn.Module, settings: TrainSettings, processes: Processes
 ) -> Objective:
     """Return the objective of the final score, with its choices on the validation split."""
     objective, validation = parts.final_objective, parts.validation
@@ -239,7 +239,7 @@ def _settle_objective(
         objective,
         model,
         validation,
-        batch_size=parts.evaluation_batch,
+        batch_size=task.evaluation_batch,
         precision=settings.precision,
         num_workers=settings.num_workers,
     )

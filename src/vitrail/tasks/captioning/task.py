@@ -54,10 +54,6 @@ from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
-EVALUATION_BATCH = 32
-MAX_EPOCHS = 100
-DECODING_SHARE = 1.5  # of a train step, for captioning the same number of images
-
 
 class CaptioningTask(Task):
     """The task ``captioning``; see ``vitrail.tasks.contract.Task``."""
@@ -71,6 +67,9 @@ class CaptioningTask(Task):
     explain_options = frozenset({"target", "layer", "head"})
     has_several_texts = True
     predict_options = frozenset({"top", "trust"})
+    evaluation_batch = 32
+    max_epochs = 100
+    evaluation_share = 1.5  # of a train step, for captioning the same number of images
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
         return caption_files(files, options)
@@ -166,10 +165,6 @@ class CaptioningTask(Task):
             test=CaptionSource(dataset.test, vocabulary, preprocessing),
             preprocessing=preprocessing,
             class_names=(),
-            unit="images",
-            evaluation_batch=EVALUATION_BATCH,
-            max_epochs=MAX_EPOCHS,
-            evaluation_share=DECODING_SHARE,
             files=files,
         )
 
@@ -188,7 +183,7 @@ class CaptioningTask(Task):
             CaptionObjective(vocabulary, preprocessing, settings, beam_size=settings.beam_size),
             CaptionSource(dataset.splits[split], vocabulary, preprocessing),
             self.sign(dataset, split, preprocessing),
-            EVALUATION_BATCH,
+            self.evaluation_batch,
         )
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:

@@ -34,7 +34,6 @@ from vitrail.train.settings import OptimSettings, TrainSettings
 
 SMALL_PX, MEDIUM_PX = 40, 96
 ACCELERATOR_PX, CPU_PX = 224, 128
-MAX_EPOCHS = 200
 TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, in a small ViT's train step
 FEW_IMAGES = 2_000
 ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy

@@ -24,7 +24,7 @@ from vitrail.report.sections import RunRecord
 from vitrail.tasks.answer_files import FileResults
 from vitrail.tasks.classification import published_scores
 from vitrail.tasks.classification.benchmarks import benchmark_of
-from vitrail.tasks.classification.choose import MAX_EPOCHS, choose, describe_situation
+from vitrail.tasks.classification.choose import choose, describe_situation
 from vitrail.tasks.classification.doctor import check as check_images
 from vitrail.tasks.classification.noisy_student import add_pseudo_labels
 from vitrail.tasks.classification.objective import ClassificationObjective
@@ -51,9 +51,7 @@ from vitrail.train.evaluate import Report
 from vitrail.train.machine import inspect_machine, measure_matrix_products
 from vitrail.train.settings import Experiment
 
-EVALUATION_BATCH = 256
 IMAGENET_CLASSES = 1000
-FORWARD_SHARE = 0.35  # of a train step, for a forward pass of the same batch; 0.3 measured
 
 
 class ClassificationTask(Task):
@@ -68,6 +66,9 @@ class ClassificationTask(Task):
     export_formats = frozenset({"onnx", "openvino", "torch"})
     explain_options = frozenset({"layer", "head", "method", "class_name"})
     predict_options = frozenset({"top", "engine", "precision", "trust"})
+    evaluation_batch = 256
+    max_epochs = 200
+    evaluation_share = 0.35  # of a train step, for a forward pass of the same batch; 0.3 measured
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
         return classify_files(files, options)
@@ -141,10 +142,6 @@ class ClassificationTask(Task):
             test=ImageSource(dataset.test, preprocessing),
             preprocessing=preprocessing,
             class_names=dataset.class_names,
-            unit="images",
-            evaluation_batch=EVALUATION_BATCH,
-            max_epochs=MAX_EPOCHS,
-            evaluation_share=FORWARD_SHARE,
             files={},
         )
 
@@ -160,7 +157,7 @@ class ClassificationTask(Task):
             ClassificationObjective(len(loaded.class_names), preprocessing),
             ImageSource(labelled, preprocessing),
             self.sign(dataset, split, preprocessing),
-            EVALUATION_BATCH,
+            self.evaluation_batch,
         )
 
     def open_benchmark(self, data: ImageDataSettings) -> ImageDataset | None:
@@ -202,7 +199,7 @@ class ClassificationTask(Task):
         preprocessing = Preprocessing.from_tree(loaded.preprocessing)
         unlabelled = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
         objective = ClassificationObjective(len(loaded.class_names), preprocessing)
-        return Scoring(objective, ImageSource(unlabelled, preprocessing), {}, EVALUATION_BATCH), what
+        return Scoring(objective, ImageSource(unlabelled, preprocessing), {}, self.evaluation_batch), what
 
     def image_encoder(self, loaded: LoadedModel) -> nn.Module:
         return loaded.model

@@ -13,7 +13,6 @@ from vitrail.train.settings import OptimSettings, TrainSettings
 SMALL = "clip_tiny"
 CPU_BATCH, ACCELERATOR_BATCH = 128, 512  # images; the number of negatives per image
 AUGMENT = AugmentSettings(min_crop_area=0.6, flip=True, colour=0.1)
-MAX_EPOCHS = 200
 
 
 def choose(

@@ -38,7 +38,7 @@ from vitrail.tasks.contract import (
     build_model,
     sign_images,
 )
-from vitrail.tasks.contrastive.choose import MAX_EPOCHS, choose
+from vitrail.tasks.contrastive.choose import choose
 from vitrail.tasks.contrastive.objective import ContrastiveObjective
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.report import find_examples, write_retrieval_report
@@ -49,9 +49,6 @@ from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explai
 from vitrail.train.machine import inspect_machine
 from vitrail.train.objective import Objective
 from vitrail.train.settings import Experiment
-
-EVALUATION_BATCH = 128
-FORWARD_SHARE = 0.4  # of a train step, for a forward pass of the same batch
 
 
 class ContrastiveTask(Task):
@@ -65,6 +62,9 @@ class ContrastiveTask(Task):
     usage = "vitrail classify, which takes names of classes, or vitrail retrieve"
     explain_options = frozenset({"text", "layer", "head", "method", "class_name"})
     has_several_texts = True
+    evaluation_batch = 128
+    max_epochs = 200
+    evaluation_share = 0.4  # of a train step, for a forward pass of the same batch
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> ImageTextDataSettings:
         """The image size is not used for opening: a model reads images of any size."""
@@ -133,10 +133,6 @@ class ContrastiveTask(Task):
             test=source(dataset.test),
             preprocessing=preprocessing,
             class_names=(),
-            unit="images",
-            evaluation_batch=EVALUATION_BATCH,
-            max_epochs=MAX_EPOCHS,
-            evaluation_share=FORWARD_SHARE,
             files=files,
         )
 
@@ -155,7 +151,7 @@ class ContrastiveTask(Task):
             ContrastiveObjective(preprocessing, pad_id=subwords.pad_id),
             ImageTextSource(dataset.splits[split], subwords, preprocessing, max_length=longest),
             self.sign(dataset, split, preprocessing),
-            EVALUATION_BATCH,
+            self.evaluation_batch,
         )
 
     def task_to_score(self, loaded: LoadedModel, source: str, sentences: Sentences) -> Task:

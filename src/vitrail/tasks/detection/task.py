@@ -51,10 +51,7 @@ from vitrail.train.evaluate import Report
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
-EVALUATION_BATCH = 16
-MAX_EPOCHS = 2000  # few images, of which each is seen otherwise every time
 WORST, EXAMPLES = 12, 6  # images with the most errors, typical and best ones, of a report
-FORWARD_SHARE = 0.4  # of a train step that an evaluation of as many images takes
 
 
 class DetectionTask(Task):
@@ -69,6 +66,9 @@ class DetectionTask(Task):
     export_formats = frozenset({"onnx", "openvino", "torch"})
     explain_options = frozenset({"threshold", "layer", "head"})
     predict_options = frozenset({"threshold", "engine", "precision", "trust"})
+    evaluation_batch = 16
+    max_epochs = 2000  # few images, of which each is seen otherwise every time
+    evaluation_share = 0.4  # of a train step that an evaluation of as many images takes
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
         return show_detections(files, options)
@@ -137,10 +137,6 @@ class DetectionTask(Task):
             test=BoxSource(dataset.test, preprocessing),
             preprocessing=preprocessing,
             class_names=dataset.class_names,
-            unit="images",
-            evaluation_batch=EVALUATION_BATCH,
-            max_epochs=MAX_EPOCHS,
-            evaluation_share=FORWARD_SHARE,
             files=files,
         )
 
@@ -158,7 +154,7 @@ class DetectionTask(Task):
         )
         source = BoxSource(labelled, preprocessing)
         signature = self.sign(dataset, split, preprocessing)
-        return Scoring(self.export_objective(loaded), source, signature, EVALUATION_BATCH)
+        return Scoring(self.export_objective(loaded), source, signature, self.evaluation_batch)
 
     def export_objective(self, loaded: LoadedModel) -> DetectionObjective:
         config: Any = loaded.model.config

@@ -43,9 +43,6 @@ from vitrail.tasks.labelling.settings import LabellingExperiment, TextDataSettin
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
-EVALUATION_BATCH = 8192  # tokens
-MAX_EPOCHS = 40
-FORWARD_SHARE = 0.35  # of a train step, for a forward pass of the same batch
 NUM_EXPLAINED, MAX_EXPLAINED_WORDS = 4, 40  # in a report
 THINGS = {"sentence": "text", "words": "word"}  # what has a label
 
@@ -70,6 +67,10 @@ class LabellingTask(Task):
     samples = "texts"
     explain_options = frozenset({"layer", "head"})
     explains_texts = True
+    unit = "tokens"
+    evaluation_batch = 8192  # tokens
+    max_epochs = 40
+    evaluation_share = 0.35  # of a train step, for a forward pass of the same batch
 
     def recognises(self, source: str) -> int:
         return recognises(source)
@@ -131,10 +132,6 @@ class LabellingTask(Task):
             test=sources["test"],
             preprocessing=preprocessing,
             class_names=dataset.class_names,
-            unit="tokens",
-            evaluation_batch=EVALUATION_BATCH,
-            max_epochs=MAX_EPOCHS,
-            evaluation_share=FORWARD_SHARE,
             files=files,
         )
 
@@ -155,7 +152,7 @@ class LabellingTask(Task):
             LabellingObjective(loaded.class_names, vocabulary, preprocessing),
             TextSource(matched, vocabulary, preprocessing),
             self.sign(dataset, split, preprocessing),
-            EVALUATION_BATCH,
+            self.evaluation_batch,
         )
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:

@@ -39,10 +39,6 @@ from vitrail.tasks.translation.settings import PairDataSettings, TranslationExpe
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
-EVALUATION_BATCH = 8192  # tokens
-MAX_EPOCHS = 200
-DECODING_SHARE = 2.0  # of a train step, for decoding the same number of pairs
-
 
 class TranslationTask(Task):
     """The task ``translation``; see ``vitrail.tasks.contract.Task``."""
@@ -57,6 +53,10 @@ class TranslationTask(Task):
     export_formats = frozenset({"ctranslate2"})
     explain_options = frozenset({"target", "subwords", "layer", "head"})
     explains_texts = True
+    unit = "tokens"
+    evaluation_batch = 8192  # tokens
+    max_epochs = 200
+    evaluation_share = 2.0  # of a train step, for decoding the same number of pairs
 
     def recognises(self, source: str) -> int:
         return recognises(source)
@@ -131,10 +131,6 @@ class TranslationTask(Task):
             test=PairSource(dataset.test, vocabulary, preprocessing),
             preprocessing=preprocessing,
             class_names=(),
-            unit="tokens",
-            evaluation_batch=EVALUATION_BATCH,
-            max_epochs=MAX_EPOCHS,
-            evaluation_share=DECODING_SHARE,
             files=files,
         )
 
@@ -154,7 +150,7 @@ class TranslationTask(Task):
             TranslationObjective(vocabulary, preprocessing, search=settings.search),
             PairSource(dataset.splits[split], vocabulary, preprocessing),
             self.sign(dataset, split, preprocessing),
-            EVALUATION_BATCH,
+            self.evaluation_batch,
         )
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
