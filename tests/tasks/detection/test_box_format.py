@@ -51,8 +51,8 @@ def test_the_true_format_is_found_and_read(claimed: str, layout: str, unit: str)
     true = layout if unit == "pixels" else f"{layout}_shares"
     read_as_claimed = read(write(boxes, layout, unit), claimed).astype(np.float32)
 
-    suspicion, contradictions = judge_format(dataset_of(read_as_claimed, claimed))
-    assert contradictions == {}
+    suspicion, contradictions, mixture = judge_format(dataset_of(read_as_claimed, claimed))
+    assert (contradictions, mixture) == ({}, None)
 
     if claimed == true:
         assert suspicion is None
@@ -67,17 +67,45 @@ def test_the_true_format_is_found_and_read(claimed: str, layout: str, unit: str)
 def test_few_boxes_prove_nothing() -> None:
     inverted = true_boxes(4)[:, [2, 3, 0, 1]]
 
-    assert judge_format(dataset_of(inverted, "xyxy")) == (None, {})
+    assert judge_format(dataset_of(inverted, "xyxy")) == (None, {}, None)
 
 
 def test_noise_fits_no_format_and_is_not_suspected() -> None:
     noise = np.random.default_rng(0).uniform(-300, 300, size=(50, 4))
 
-    assert judge_format(dataset_of(noise, "xywh")) == (None, {})
+    assert judge_format(dataset_of(noise, "xywh")) == (None, {}, None)
 
 
 def test_a_few_bad_boxes_do_not_cast_suspicion() -> None:
     boxes = true_boxes()
     boxes[:3] += 500
 
-    assert judge_format(dataset_of(boxes, "xyxy")) == (None, {})
+    assert judge_format(dataset_of(boxes, "xyxy")) == (None, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "other"),
+    [("xywh", "xyxy"), ("xyxy", "xywh"), ("cxcywh_shares", "xyxy_shares"), ("cxcywh_shares", "xywh_shares")],
+)
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_single_boxes_in_another_format_are_found(claimed: str, other: str, share: float) -> None:
+    unit = "shares" if claimed.endswith("shares") else "pixels"
+    numbers = write(true_boxes(100), claimed.split("_")[0], unit)
+    wrong = slice(int(share * 100))
+    numbers[wrong] = write(true_boxes(100)[wrong], other.split("_")[0], unit)
+
+    suspicion, contradictions, mixture = judge_format(dataset_of(read(numbers, claimed), claimed))
+
+    assert (suspicion, contradictions) == (None, {})
+    assert mixture is not None
+    assert (mixture.format, mixture.other, mixture.total) == (claimed, other, 100)
+    assert 3 <= mixture.against <= share * 100
+
+
+def test_objects_that_pass_the_edge_are_no_other_format() -> None:
+    boxes = true_boxes(100)
+    boxes[:20, [2, 3]] += 25
+    boxes[20:30, [0, 1]] -= 15
+
+    assert judge_format(dataset_of(boxes, "xywh")) == (None, {}, None)
+    assert judge_format(dataset_of(boxes, "xyxy")) == (None, {}, None)

@@ -18,6 +18,7 @@ from making.box_scenes import (
     as_corners,
     as_xywh,
     boxes_in_memory,
+    cxcywh_shares,
     in_shares,
     make_scenes,
     write_coco,
@@ -398,6 +399,30 @@ def test_splits_of_two_formats_are_told_and_no_copy_is_made(
     assert f"the {other} split" in finding.message
     assert "no clean copy" in finding.remedy
     with pytest.raises(DataError, match=f"the {other} split .* another format"):
+        fix(source, tmp_path / "clean")
+    assert not (tmp_path / "clean").exists()
+
+
+@pytest.mark.parametrize(
+    ("layout", "own", "other"),
+    [
+        ("coco", as_xywh, as_corners),
+        ("voc", as_corners, as_xywh),
+        ("yolo", cxcywh_shares, in_shares(as_corners)),
+    ],
+)
+def test_boxes_of_two_formats_in_one_split_are_refused(
+    tmp_path: Path, layout: str, own: Callable, other: Callable
+) -> None:
+    def numbers(box: list[float], size: tuple[int, int]) -> list[float]:
+        return (other if box[2] % 4 == 0 else own)(box, size)
+
+    source = WRITERS[layout](tmp_path / "set", make_scenes(), to_numbers=numbers)
+
+    (error,) = check_boxes(open_boxes(source)).of("error")
+    assert error.check == "mixed-boxes"
+    assert error.items
+    with pytest.raises(DataError, match=r"has some boxes in another format .* of 60 boxes cannot lie"):
         fix(source, tmp_path / "clean")
     assert not (tmp_path / "clean").exists()
 

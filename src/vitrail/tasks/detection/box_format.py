@@ -17,14 +17,15 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 
 from vitrail.core.boxes import xyxy_to_cxcywh, xyxy_to_xywh
-from vitrail.data.findings import Finding, Severity
+from vitrail.data.findings import Finding, Severity, number_of
 from vitrail.tasks.detection.assembly import to_pixels
 from vitrail.tasks.detection.dataset import BoxDataset, BoxFormat, BoxSplit
 
 FITS = 0.98  # share of the boxes that must lie in their images
 FAILS = 0.9  # the claimed format fits fewer boxes than this share
 MIN_BOXES = 5  # of the source; fewer prove nothing
-MIN_AGAINST = 3  # boxes of a split that speak against the format of the others
+MIN_AGAINST = 3  # boxes that speak against the format of the others
+MIXED = 0.01  # of the boxes must speak so for a source of several formats
 TOLERANCE_PX, TOLERANCE_SHARE = 2.0, 0.01  # how far a box may pass the edge and still lie in its image
 USUAL: BoxFormat = "xywh"  # what the documentation of Hugging Face data sets shows for detection
 LAYOUTS = {
@@ -89,6 +90,23 @@ class Suspicion(NamedTuple):
         )
 
 
+class Mixture(NamedTuple):
+    """Boxes of another format among those of a split."""
+
+    format: BoxFormat
+    """Of most boxes."""
+    other: BoxFormat
+    against: int
+    """Number of boxes outside their images in the first format, and inside in the other one."""
+    total: int
+
+    def explain(self) -> str:
+        return (
+            f"read as {_describe(self.format)}, {self.against} of {number_of(self.total, 'box')} cannot lie "
+            f"in their images; as {_describe(self.other)}, they can"
+        )
+
+
 class FormatJudgement(NamedTuple):
     """The likely box formats of a whole source."""
 
@@ -96,16 +114,18 @@ class FormatJudgement(NamedTuple):
     """Against the format that the source claims, from the boxes of all splits together."""
     contradictions: dict[str, Suspicion]
     """By name of each split whose format differs from the source as a whole."""
+    mixture: Mixture | None = None
+    """Within splits, if no split as a whole differs."""
 
 
 def judge_format(dataset: BoxDataset) -> FormatJudgement:
-    """Judge the boxes of all splits together, then whether each split agrees with that."""
+    """Judge the boxes of all splits together, whether each split agrees with that, then single boxes."""
     claimed, suspicion = dataset.facts.box_format, None
-    fits = _fits(dataset.splits.values(), claimed)
-    if len(fits[claimed]) >= MIN_BOXES:
-        fitting = np.any(list(fits.values()), axis=0)  # a box that fits in no format proves nothing
+    together = _fits(dataset.splits.values(), claimed)
+    if len(together[claimed]) >= MIN_BOXES:
+        fitting = np.any(list(together.values()), axis=0)  # a box that fits in no format proves nothing
         if fitting.mean() >= FAILS:
-            suspicion = _suspect(fits, claimed, fitting)
+            suspicion = _suspect(together, claimed, fitting)
     reading = claimed if suspicion is None else suspicion.likely
     contradictions = {}
     for name, split in dataset.splits.items():
@@ -114,7 +134,7 @@ def judge_format(dataset: BoxDataset) -> FormatJudgement:
             against = _suspect(fits, reading, np.any(list(fits.values()), axis=0))
             if against is not None:
                 contradictions[name] = against
-    return FormatJudgement(suspicion, contradictions)
+    return FormatJudgement(suspicion, contradictions, None if contradictions else _mixture(together, reading))
 
 
 def reread_boxes(
@@ -130,6 +150,20 @@ def _suspect(fits: dict[BoxFormat, np.ndarray], claimed: BoxFormat, fitting: np.
     if fits[claimed][fitting].mean() >= FAILS or fits[likely][fitting].mean() < FITS:
         return None
     return Suspicion(claimed, likely, float(fits[claimed].mean()), float(fits[likely].mean()))
+
+
+def _mixture(fits: dict[BoxFormat, np.ndarray], reading: BoxFormat) -> Mixture | None:
+    """Find a format in which nearly all boxes lie in their images that do not as they are read.
+
+    Centres in pixels are no such format: read so, most boxes that pass the edge a little lie inside.
+    """
+    total, is_outside = len(fits[reading]), ~fits[reading]
+    others = [name for name in FORMATS if name not in (reading, "cxcywh")]
+    against = {name: int((fits[name] & is_outside).sum()) for name in others}
+    other = max(others, key=against.__getitem__)
+    if against[other] < max(MIN_AGAINST, MIXED * total, FAILS * is_outside.sum()):
+        return None
+    return Mixture(reading, other, against[other], total)
 
 
 def _likely(fits: dict[BoxFormat, np.ndarray], preferred: BoxFormat) -> BoxFormat:

@@ -21,9 +21,9 @@ from vitrail.data.image_checks import (
     find_unreadable,
     find_wrong_suffixes,
 )
-from vitrail.tasks.detection.box_format import Suspicion
+from vitrail.tasks.detection.box_format import Mixture, Suspicion
 from vitrail.tasks.detection.dataset import BoxDataset
-from vitrail.tasks.detection.faults import find_twins, order_corners
+from vitrail.tasks.detection.faults import find_faults, find_twins, order_corners
 from vitrail.tasks.detection.findings import finding, listed
 from vitrail.tasks.detection.fix import class_id_shift
 from vitrail.tasks.detection.inspection import ExaminedBoxes, SeenImage, inspect_boxes
@@ -47,17 +47,23 @@ def check_boxes(dataset: BoxDataset, *, progress: Callable[[int, int], None] | N
 
 
 def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
-    """Boxes whose numbers cannot be what the format claims and fit another one; splits of several formats."""
-    suspicion, contradictions = examined.format
-    wrong: list[tuple[str, list[str], Suspicion | None]]
-    wrong = [("mixed-formats", [split], against) for split, against in contradictions.items()]
-    wrong = wrong or [("wrong-format", [*examined.dataset.splits], suspicion)]
-    for check, splits, against in wrong:
-        if against is not None:
-            chosen = np.array([image.split in splits for image in examined.images], dtype=bool)
-            indices = np.flatnonzero(chosen[examined.table.image])
-            named = map(examined.name_box, indices[:MAX_LISTED].tolist())
-            yield finding(check, named, count=len(indices), split=splits[0], why=against.explain())
+    """Boxes whose numbers cannot be what the format claims and fit another one, or fit several."""
+    suspicion, contradictions, mixture = examined.format
+    table = examined.table
+
+    def told(check: str, why: Suspicion | Mixture, chosen: np.ndarray, **values: str) -> Finding:
+        indices = np.flatnonzero(chosen)
+        named = map(examined.name_box, indices[:MAX_LISTED].tolist())
+        return finding(check, named, count=len(indices), why=why.explain(), **values)
+
+    for split, against in contradictions.items():
+        is_of_split = np.array([image.split == split for image in examined.images], dtype=bool)
+        yield told("mixed-formats", against, is_of_split[table.image], split=split)
+    if mixture is not None:
+        faults = find_faults(table.boxes_xyxy, table.sizes)
+        yield told("mixed-boxes", mixture, faults.inverted | faults.outside | faults.beyond_edge)
+    elif suspicion is not None and not contradictions:
+        yield told("wrong-format", suspicion, np.ones(len(table.image), dtype=bool))
 
 
 def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:

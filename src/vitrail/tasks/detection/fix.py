@@ -111,13 +111,14 @@ def write_clean(dataset: BoxDataset, verdict: Verdict, folder: Path) -> Fixed:
     items: Items = defaultdict(list)
     dataset = _give_classes(dataset.without(verdict.exclude), items)
     examined = inspect_boxes(dataset)
-    for split, contradiction in examined.format.contradictions.items():
-        raise DataError(
-            f"the boxes of the {split} split of {dataset.source} have another format than the rest: "
-            + contradiction.explain(),
-            expected="boxes of one format in all splits",
-            remedy="Write all splits in one format; which one is right cannot be known from the numbers",
-        )
+    for split, against in {**examined.format.contradictions, "": examined.format.mixture}.items():
+        if against is not None:
+            whose = f"the {split} split of {dataset.source} has" if split else f"{dataset.source} has some"
+            raise DataError(
+                f"{whose} boxes in another format than the rest: {against.explain()}",
+                expected="boxes of one format",
+                remedy="Write all boxes in one format; which one is right cannot be known from the numbers",
+            )
     items["unreadable"] += sorted({*verdict.exclude, *examined.unreadable})
     kept = list(_mended(examined, items))
     if not kept:

@@ -174,7 +174,8 @@ class ExaminedBoxes(SeenImages):
     @cached_property
     def is_judged(self) -> Bool[np.ndarray, " n"]:
         """True for each box of a split whose boxes are in the format that they were read in."""
-        misread = self.dataset.splits if self.format.suspicion else self.format.contradictions
+        suspicion, contradictions, mixture = self.format
+        misread = self.dataset.splits if suspicion or mixture else contradictions
         is_judged = np.array([image.split not in misread for image in self.images], dtype=bool)
         return is_judged[self.table.image]
 
