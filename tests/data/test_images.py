@@ -14,8 +14,17 @@ import pytest
 from PIL import Image
 
 from vitrail.core.errors import DataError
-from vitrail.data.images import decode, open_image, read_image, upright_size
+from vitrail.data.images import (
+    ORIENTATION_TAG,
+    NoReaderError,
+    decode,
+    open_image,
+    read_image,
+    readable_formats,
+    upright_size,
+)
 from vitrail.data.inputs import name_inputs, open_input
+from vitrail.data.inspection import inspect_image
 
 GENERATOR = np.random.default_rng(0)
 PIXELS = GENERATOR.integers(0, 256, size=(5, 7, 3), dtype=np.uint8)
@@ -215,6 +224,41 @@ def test_damaged_files_are_named_with_a_remedy(tmp_path: Path, content: bytes, m
     assert "complete image file" in caught.value.expected
     with pytest.raises(DataError, match=message):
         read_image(content, name="x.jpg")
+
+
+HEIC_HEAD = b"\0\0\0\x1cftypheic\0\0\0\0mif1heic"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (HEIC_HEAD, r"x.jpg is HEIC.* Install it: pip install pillow-heif\.$"),
+        (HEIC_HEAD.replace(b"heic", b"avif"), r"x.jpg is AVIF.* Install it: pip install --upgrade pillow\.$"),
+    ],
+)
+def test_a_format_without_a_reader_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
+) -> None:
+    monkeypatch.setattr("vitrail.data.images.readable_formats", lambda: ("JPEG", "PNG"))
+    path = tmp_path / "x.jpg"
+    path.write_bytes(content)
+    for source in (path, content):
+        with pytest.raises(NoReaderError, match=message):
+            read_image(source, name="x.jpg")
+    seen = inspect_image(path, "x.jpg")
+    assert seen.error.startswith("x.jpg is ") and "pip install" in seen.remedy
+
+
+def test_heic_is_read_where_its_package_is_installed() -> None:
+    pytest.importorskip("pillow_heif", reason="pillow-heif is optional")
+    readable_formats.cache_clear()
+    readable_formats()  # registers the format with Pillow
+    tags = Image.Exif()
+    tags[ORIENTATION_TAG] = 6
+    content = encoded(Image.fromarray(np.full((32, 48, 3), 90, np.uint8)), "HEIF", exif=tags.tobytes())
+    with open_image(content) as image:
+        assert upright_size(image) == (48, 32)
+        assert decode(image).size == (32, 48)
 
 
 def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:

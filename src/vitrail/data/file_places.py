@@ -11,6 +11,7 @@ from vitrail.data.splits import SPLIT_NAMES, SplitName
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"}
     | {".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".avif"}
+    | {".heic", ".heif", ".hif"}
 )
 DATA_VARIABLE = "VITRAIL_DATA"  # names the folder above data sets and pictures
 PEEK = 65536  # bytes of each end of a file that a cheap look reads

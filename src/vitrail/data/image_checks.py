@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from vitrail.data.findings import Finding, about, counted, number_of
+from vitrail.data.findings import Finding, Severity, about, counted, number_of
 from vitrail.data.inspection import SeenImages
 
 SMALL_PX = 8  # a shorter side below this shows next to nothing
@@ -48,11 +48,22 @@ class Classified(Protocol):
 
 def find_unreadable(examined: SeenImages) -> Iterator[Finding]:
     """Files that are missing, empty, truncated, too large or not images."""
-    broken = examined.unreadable
+    broken = dict(examined.unreadable)
     total = len(broken) + len(examined.seen)
+    severity: Severity = "error" if len(broken) > MAX_UNREADABLE * total else "warning"
+    lacking: dict[str, list[str]] = defaultdict(list)
+    for _, _, name, seen in examined.rows():
+        if seen.remedy:
+            lacking[seen.remedy].append(name)
+            del broken[name]
+    for remedy, names in lacking.items():
+        message = (
+            f"{number_of(len(names), 'image')} of {total} in a format that the installed Pillow does not read"
+        )
+        yield from about(names, severity, "no-reader", message, f"{remedy}. Until then they are left out")
     yield from about(
         [reason if name in reason else f"{name}: {reason}" for name, reason in broken.items()],
-        "error" if len(broken) > MAX_UNREADABLE * total else "warning",
+        severity,
         "unreadable",
         f"{number_of(len(broken), 'image')} of {total} cannot be read",
         "They are left out; replace or remove them",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -26,12 +26,21 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 # Formats that data comes in. Pillow knows more; some of those decode or start other programs to tell a size.
-READ_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
+READ_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIF")
+HEIC, AVIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"), (b"avif", b"avis")
+PACKAGES = {  # of formats that Pillow may not read itself, by the brand after "ftyp" (ISO 14496-12)
+    **dict.fromkeys(HEIC, ("HEIC", "pillow-heif")),
+    **dict.fromkeys(AVIF, ("AVIF", "--upgrade pillow")),
+}
 SIXTEEN_BIT_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 class TooManyPixelsError(DataError):
     """An image exceeds its reader's pixel limit."""
+
+
+class NoReaderError(DataError):
+    """An image is intact, and a package that reads it is not installed."""
 
 
 def read_image(
@@ -82,6 +91,8 @@ def open_image(
         ):
             if image.width * image.height > max_pixels:
                 raise _bomb(called, f"{image.width:,} x {image.height:,} pixels", max_pixels)
+            if image.format == "HEIF":
+                image.load()  # may turn the image, and only then is its size that of the pixels
             yield image
     except (DataError, MemoryError):
         raise
@@ -93,8 +104,12 @@ def open_image(
 
 @cache
 def readable_formats() -> tuple[str, ...]:
-    """Return those of ``READ_FORMATS`` that the installed Pillow reads."""
+    """Return those of ``READ_FORMATS`` that Pillow reads with the installed packages."""
     Image.init()
+    with suppress(ImportError):
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
     return tuple(name for name in READ_FORMATS if name in Image.OPEN)
 
 
@@ -175,9 +190,22 @@ def _unreadable(source: Path | bytes, called: str, error: Exception) -> DataErro
             f"{called} may not be read", expected="a readable file", remedy="Change its permissions"
         )
     if isinstance(error, UnidentifiedImageError):
+        head = source[:12] if isinstance(source, bytes) else _head(source)
+        form, package = PACKAGES.get(head[8:] if head[4:8] == b"ftyp" else b"", ("", ""))
+        if form:
+            return NoReaderError(
+                f"{called} is {form}, which the installed Pillow does not read",
+                expected="a package that reads it, or a JPEG or PNG copy",
+                remedy=f"Install it: pip install {package}",
+            )
         return DataError(
             f"{called} is not an image of a known format",
             expected=f"{expected}; known are {', '.join(readable_formats())}",
             remedy=remedy,
         )
     return DataError(f"{called} is damaged: {one_line(error)}", expected=expected, remedy=remedy)
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(12)

@@ -20,6 +20,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.dataset import DividedDataset, EncodedImage, ImageSplit
 from vitrail.data.images import (
     SIXTEEN_BIT_MODES,
+    NoReaderError,
     decode,
     exif_orientation,
     has_alpha,
@@ -47,6 +48,8 @@ class Inspection(NamedTuple):
     """Why it cannot be used; empty if it can."""
     orientation: int = 1
     """Exif tag, 1..8: how the stored pixels were turned to be upright; 1 if they are."""
+    remedy: str = ""
+    """How to install what reads it, if that is all it lacks."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,8 @@ def inspect_image(source: EncodedImage, name: str) -> Inspection:
             orientation = exif_orientation(image)
             pixels = decode(image)
     except DataError as error:
-        return Inspection(error=error.given)
+        remedy = error.remedy if isinstance(error, NoReaderError) else ""
+        return Inspection(error=error.given, remedy=remedy)
     digest = hashlib.blake2b(f"{pixels.size}".encode(), digest_size=16)
     digest.update(pixels.tobytes())
     return Inspection(digest.digest(), pixels.height, pixels.width, traits, other_format, "", orientation)

@@ -82,6 +82,20 @@ def png_of_size(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
+def test_images_of_a_format_without_a_reader_are_counted_with_the_package(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.data.images.readable_formats", lambda: ("JPEG", "PNG"))
+    (folder / "train" / "cat" / "phone.heic").write_bytes(b"\0\0\0\x1cftypheic" + bytes(20))
+    (folder / "train" / "cat" / "bad.png").write_bytes(b"")
+    verdict = check(str(folder))
+    lacking = found(verdict)["no-reader"]
+    assert lacking.items == ("train/cat/phone.heic",)
+    assert lacking.message.startswith("1 image of 38 ") and "pip install pillow-heif" in lacking.remedy
+    assert found(verdict)["unreadable"].count == 1
+    assert verdict.exclude == {"train/cat/phone.heic", "train/cat/bad.png"}
+
+
 def test_every_kind_of_unreadable_file_is_found_and_left_out(folder: Path) -> None:
     cat = folder / "train" / "cat"
     (cat / "0.png").write_bytes(b"")
