@@ -246,7 +246,8 @@ def test_a_format_without_a_reader_is_named_with_its_package(
         with pytest.raises(NoReaderError, match=message):
             read_image(source, name="x.jpg")
     seen = inspect_image(path, "x.jpg")
-    assert seen.error.startswith("x.jpg is ") and "pip install" in seen.remedy
+    assert seen.error.startswith("x.jpg is ")
+    assert "pip install" in seen.remedy
 
 
 def test_heic_is_read_where_its_package_is_installed() -> None:

@@ -91,7 +91,8 @@ def test_images_of_a_format_without_a_reader_are_counted_with_the_package(
     verdict = check(str(folder))
     lacking = found(verdict)["no-reader"]
     assert lacking.items == ("train/cat/phone.heic",)
-    assert lacking.message.startswith("1 image of 38 ") and "pip install pillow-heif" in lacking.remedy
+    assert lacking.message.startswith("1 image of 38 ")
+    assert "pip install pillow-heif" in lacking.remedy
     assert found(verdict)["unreadable"].count == 1
     assert verdict.exclude == {"train/cat/phone.heic", "train/cat/bad.png"}
 
