@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from vitrail.core.boxes import cxcywh_to_xyxy
 from vitrail.core.errors import ConfigError, DataError
@@ -51,6 +51,36 @@ def test_crop_keeps_the_centre_and_squash_keeps_all() -> None:
     assert (crop == 100).all()
     assert squash[0, 0, 0] < 20
     assert squash[0, 0, -1] > 180
+
+
+@pytest.mark.parametrize(
+    ("size", "target"),
+    [
+        ((17, 40), (10, 14)),
+        ((40, 17), (10, 14)),
+        ((24, 32), (12, 12)),
+        ((23, 23), (12, 12)),
+        ((30, 2), (13, 13)),
+    ],
+)
+def test_a_letterbox_shows_all_of_an_image_between_bars_of_the_mean_colour(
+    size: tuple[int, int], target: tuple[int, int]
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    mean = (0.2, 0.4, 0.8)
+    preprocessing = Preprocessing(image_size=target, resize="letterbox", mean=mean, interpolation="bilinear")
+    shown = preprocessing.read(pixels)
+    colour = (51, 102, 204)
+    reference = ImageOps.pad(Image.fromarray(pixels), target[::-1], Image.Resampling.BILINEAR, colour)
+    assert (shown.permute(1, 2, 0).int() - torch.from_numpy(np.array(reference)).int()).abs().max() <= 2
+    grey = preprocessing.read(pixels[..., 0])
+    assert torch.equal(grey, preprocessing.read(np.repeat(pixels[..., :1], 3, axis=2)))
+
+
+def test_bars_do_not_count_in_the_statistics() -> None:
+    white = [np.full((10, 40, 3), 255, dtype=np.uint8)]
+    sampled = sample_images(white, Preprocessing(image_size=(8, 8), resize="letterbox"))
+    assert (sampled == 255).all()
 
 
 @pytest.mark.parametrize("size", [(17, 40), (40, 17), (23, 23)])

@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.preprocessing import Preprocessing
+from vitrail.data.preprocessing import Preprocessing, Resize
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import ImageSource, free_memory_bytes
 
@@ -39,8 +39,9 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_the_cache_changes_no_pixel(files: ImageSplit) -> None:
-    preprocessing = Preprocessing(image_size=(11, 13))
+@pytest.mark.parametrize("resize", ["crop", "squash", "letterbox"])
+def test_the_cache_changes_no_pixel(files: ImageSplit, resize: Resize) -> None:
+    preprocessing = Preprocessing(image_size=(11, 13), resize=resize)
     cached, plain = (ImageSource(files, preprocessing, cache=cache) for cache in (True, False))
     assert (cached.is_cached, plain.is_cached) == (True, False)
     for index in range(4):
@@ -79,6 +80,17 @@ def test_a_crop_shows_the_stated_share_of_the_image(cache: bool) -> None:
     assert 0.2 < min(areas) < 0.45
     assert 0.7 < max(areas) <= 1.01
     assert len(places) > 15
+
+
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("resize", ["squash", "letterbox"])
+def test_crops_are_taken_of_images_as_the_model_will_see_them(cache: bool, resize: Resize) -> None:
+    white = np.full((60, 20, 3), 255, dtype=np.uint8)  # the bars are grey
+    split = ImageSplit([white], np.array([0]), ["white"])
+    source = ImageSource(split, Preprocessing(image_size=(24, 24), resize=resize), CROPS, cache=cache)
+    crops = torch.stack([source.load(0, generator(seed)).image for seed in range(20)])
+    bars = float((crops < 200).float().mean())
+    assert 0.5 < bars < 0.8 if resize == "letterbox" else bars == 0
 
 
 @pytest.mark.parametrize("cache", [True, False])

@@ -21,7 +21,9 @@ from vitrail.data.images import decode, open_image, upright_size
 Pixels = UInt8[Tensor, "3 height width"]
 Images = UInt8[Tensor, "n 3 height width"]
 Box = tuple[float, float, float, float]
-"""Left, top, right and bottom as shares of an image's width and height."""
+"""Left, top, right and bottom as shares of an image's width and height; beyond it are bars."""
+Resize = Literal["squash", "crop", "letterbox"]
+"""How an image of another shape than the input's is brought to it."""
 
 RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 REDUCING_GAP = 3.0  # Pillow's documentation: close to the quality of resizing in one step, and faster
@@ -49,8 +51,9 @@ class Preprocessing(Normalisation):
 
     image_size: tuple[int, int]
     """Height and width in pixels."""
-    resize: Literal["squash", "crop"] = "crop"
-    """Squash an image of another shape, or cut the largest centred box of the target's shape out of it."""
+    resize: Resize = "crop"
+    """Squash an image of another shape, cut the largest centred box of the target's shape out of it, or show
+    all of it undistorted between bars of the mean colour."""
     crop_fraction: float = Field(1.0, gt=0, le=1)
     """Share of that box's sides, or of the squashed image's, that is kept around the centre; published
     models were often tested with 0.875, that is 224 of 256 pixels."""
@@ -75,11 +78,16 @@ class Preprocessing(Normalisation):
         return self._resize(decode(image, at_least=needed), box)
 
     def evaluation_box(self, size: tuple[int, int]) -> Box:
-        """Return the part of an image of this height and width that is used without augmentation."""
+        """Return the part of an image of this height and width that is used without augmentation.
+
+        >>> Preprocessing(image_size=(32, 32), resize="letterbox").evaluation_box((64, 32))
+        (-0.5, 0.0, 1.5, 1.0)
+        """
         vertical = horizontal = 1.0
-        if self.resize == "crop":
+        if self.resize != "squash":
             shape = (self.image_size[0] / size[0], self.image_size[1] / size[1])
-            vertical, horizontal = shape[0] / max(shape), shape[1] / max(shape)
+            scale = max(shape) if self.resize == "crop" else min(shape)
+            vertical, horizontal = shape[0] / scale, shape[1] / scale
         vertical, horizontal = self.crop_fraction * vertical, self.crop_fraction * horizontal
         return (0.5 - horizontal / 2, 0.5 - vertical / 2, 0.5 + horizontal / 2, 0.5 + vertical / 2)
 
@@ -91,13 +99,24 @@ class Preprocessing(Normalisation):
     def _resize(self, image: Image.Image, box: Box) -> Pixels:
         height, width = self.image_size
         left, top, right, bottom = box
+        inner = (max(left, 0.0), max(top, 0.0), min(right, 1.0), min(bottom, 1.0))
+        if inner == box:
+            return _pixels(self._resample(image, box, (width, height)))
+        columns = _pixel_span(left, right, inner[0], inner[2], width)
+        rows = _pixel_span(top, bottom, inner[1], inner[3], height)
+        framed = np.full((height, width, 3), np.rint(255 * np.array(self.mean)), dtype=np.uint8)
+        if inner[0] < inner[2] and inner[1] < inner[3]:
+            seen = self._resample(image, inner, (columns.stop - columns.start, rows.stop - rows.start))
+            framed[rows, columns] = seen if seen.ndim == 3 else seen[..., None]
+        return _pixels(framed)
+
+    def _resample(self, image: Image.Image, box: Box, size: tuple[int, int]) -> np.ndarray:
+        left, top, right, bottom = box
         pixel_box = (left * image.width, top * image.height, right * image.width, bottom * image.height)
-        if pixel_box == (0, 0, width, height):
-            return _pixels(np.asarray(image))
-        resized = image.resize(
-            (width, height), RESAMPLING[self.interpolation], box=pixel_box, reducing_gap=REDUCING_GAP
-        )
-        return _pixels(np.asarray(resized))
+        if pixel_box == (0, 0, *size):
+            return np.asarray(image)
+        resampling = RESAMPLING[self.interpolation]
+        return np.asarray(image.resize(size, resampling, box=pixel_box, reducing_gap=REDUCING_GAP))
 
 
 def channel_statistics(images: Images) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
@@ -124,6 +143,8 @@ def sample_images(
     Raises:
         DataError: none of them can be read.
     """
+    if preprocessing.resize == "letterbox":  # whose bars are no part of the images
+        preprocessing = preprocessing.with_changes({"resize": "squash"})
     chosen = np.unique(np.linspace(0, len(images) - 1, num=min(max_images, len(images))).astype(int))
     pixels, failure = [], None
     for index in chosen:
@@ -136,6 +157,14 @@ def sample_images(
             "there is no image to take statistics of", expected="at least one", remedy="Check the data set"
         )
     return torch.stack(pixels)
+
+
+def _pixel_span(low: float, high: float, begin: float, end: float, length: int) -> slice:
+    """Return the pixels, at least one, of ``begin`` to ``end`` where ``low`` to ``high`` fill this length."""
+    scale = length / (high - low)
+    count = max(round((end - begin) * scale), 1)
+    start = min(round((begin - low) * scale), length - count)
+    return slice(start, start + count)
 
 
 def _pixels(values: np.ndarray) -> Pixels:

@@ -116,7 +116,9 @@ class ImageSource:
         crops = generator is not None and self.min_crop_area < 1
         if crops or self._cache_size != self.preprocessing.image_size:
             size = self._cache_size
-            box = self._random_box(size, generator) if crops else self.preprocessing.evaluation_box(size)
+            whole = "squash" if self.preprocessing.resize == "letterbox" else self.preprocessing.resize
+            cached = self.preprocessing.model_copy(update={"resize": whole})  # its bars are in the cache
+            box = self._random_box(size, generator, cached) if crops else cached.evaluation_box(size)
             pixels = _slice(pixels, box)
         if pixels.shape[-2:] == self.preprocessing.image_size:
             return pixels
@@ -128,21 +130,27 @@ class ImageSource:
         if generator is None or self.min_crop_area >= 1:
             return self.preprocessing.read(source, name=self._name(index))
         with open_image(source, name=self._name(index)) as image:
-            return self.preprocessing.cut(image, self._random_box(upright_size(image), generator))
+            box = self._random_box(upright_size(image), generator, self.preprocessing)
+            return self.preprocessing.cut(image, box)
 
     def _name(self, index: int) -> str:
         source = self.split.images[index]
         return str(source) if isinstance(source, Path) else self.split.names[index]
 
-    def _random_box(self, size: tuple[int, int], generator: torch.Generator | None) -> Box:
+    def _random_box(
+        self, size: tuple[int, int], generator: torch.Generator | None, preprocessing: Preprocessing
+    ) -> Box:
         """Draw a box of random area and aspect, normalised by image height and width.
 
-        The aspect is that of the input, times a factor within ``CROP_ASPECT``.
+        The aspect is that of the input, times a factor within ``CROP_ASPECT``. Of a squashed image, or one
+        between bars, it is a box of the input, so that a model trains on images as it will see them.
 
         Paper: Szegedy et al. 2015, "Going deeper with convolutions", section 6.
         """
-        height, width = size
-        target_height, target_width = self.preprocessing.image_size
+        is_cropped = preprocessing.resize == "crop"
+        frame = (0.0, 0.0, 1.0, 1.0) if is_cropped else preprocessing.evaluation_box(size)
+        height, width = size if is_cropped else preprocessing.image_size
+        target_height, target_width = preprocessing.image_size
         draws = torch.rand(2 * CROP_TRIES + 2, generator=generator).tolist()
         low, high = math.log(CROP_ASPECT[0]), math.log(CROP_ASPECT[1])
         for area_draw, aspect_draw in zip(draws[2::2], draws[3::2], strict=True):
@@ -152,8 +160,8 @@ class ImageSource:
             share_y = math.sqrt(area / aspect * width / height)
             if share_x <= 1 and share_y <= 1:
                 left, top = draws[0] * (1 - share_x), draws[1] * (1 - share_y)
-                return (left, top, left + share_x, top + share_y)
-        return self.preprocessing.evaluation_box(size)
+                return _within(frame, (left, top, left + share_x, top + share_y))
+        return preprocessing.evaluation_box(size)
 
     def _choose_cache_size(self) -> tuple[int, int]:
         """Return the size of cached pixels: the input's, or larger if crops are taken from them."""
@@ -169,11 +177,18 @@ class ImageSource:
                     sizes.add(upright_size(image))
             except DataError:
                 continue
-        if len(sizes) == 1:  # images of one size, not larger than what would be kept, are kept as they are
+        # Images of one size, not larger than what would be kept, are kept as they are, without bars.
+        if len(sizes) == 1 and self.preprocessing.resize != "letterbox":
             height, width = sizes.pop()
             if height <= larger[0] and width <= larger[1]:
                 return (height, width)
         return larger
+
+
+def _within(frame: Box, box: Box) -> Box:
+    left, top, right, bottom = frame
+    width, height = right - left, bottom - top
+    return left + width * box[0], top + height * box[1], left + width * box[2], top + height * box[3]
 
 
 def _slice(pixels: Pixels, box: Box) -> UInt8[Tensor, "3 rows columns"]:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from vitrail.core.config import ImageSize
+from vitrail.data.preprocessing import Resize
 from vitrail.data.settings import AugmentSettings, DataSettings
 from vitrail.models.contract import CaptionModelConfig
 from vitrail.models.decoding import PenaltyForm
@@ -18,9 +19,9 @@ class CaptionDataSettings(DataSettings):
 
     image_size: ImageSize
     """Height and width in pixels of the model input; 224 and 224x192 are accepted, too."""
-    resize: Literal["squash", "crop"] = "squash"
-    """Preprocessing for other aspect ratios: squash, so that nothing in a caption is cut off, or resize the
-    shorter side and crop the centre.
+    resize: Resize = "squash"
+    """Preprocessing for other aspect ratios: squash or letterbox, so that nothing in a caption is cut off, or
+    resize the shorter side and crop the centre.
     """
     tokens: Literal["words", "bpe", "unigram"] = "words"
     """Tokens of a caption: words, byte pairs (Sennrich et al. 2016) or unigrams (Kudo 2018)."""

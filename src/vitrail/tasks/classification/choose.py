@@ -16,6 +16,7 @@ from vitrail.core.duration import format_duration
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.images import open_image, read_image, upright_size
+from vitrail.data.preprocessing import Resize
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import CROP_MARGIN
 from vitrail.models import MODELS
@@ -36,6 +37,7 @@ SMALL_PX, MEDIUM_PX = 40, 96
 ACCELERATOR_PX, CPU_PX = 224, 128
 TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, in a small ViT's train step
 FEW_IMAGES = 2_000
+MAX_CUT = 0.1  # of a typical image, which a centred crop may cut off
 ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy
 
 
@@ -83,8 +85,10 @@ def choose(
             changes["stem"] = _deeper_stem(usual.stem, scale.patch_size)
         config = request.configure(scale.model, image_size=scale.image_size, **changes)
     epochs = expected_epochs(situation, config)
+    resize, resize_reason = choose_resize(situation, scale.image_size)
     choices = [
         Choice("data.image_size", "x".join(map(str, scale.image_size)), size_reason),
+        *([Choice("data.resize", resize, resize_reason)] if resize_reason else ()),
         Choice("model.name", scale.model, scale.reason),
     ]
     if hasattr(config, "patch_size"):
@@ -95,7 +99,7 @@ def choose(
     augment, augment_choices = _choose_augmentation(situation, epochs)
     optim, optim_choices = _choose_optimiser(train.batch_size, is_pretrained=pretrained is not None)
     experiment = ClassificationExperiment(
-        data=ImageDataSettings(source=situation.dataset.source, image_size=scale.image_size),
+        data=ImageDataSettings(source=situation.dataset.source, image_size=scale.image_size, resize=resize),
         model=config,
         task=ClassificationSettings(),
         augment=augment,
@@ -124,6 +128,19 @@ def choose_scale(situation: Situation, model: str | None) -> Scale:
     if model is None:
         return scale
     return scale._replace(model=model, reason="you asked for it")
+
+
+def choose_resize(situation: Situation, image_size: tuple[int, int]) -> tuple[Resize, str]:
+    """Return how images of other shapes are brought to the input, and why; no reason if none is needed."""
+    stretch = situation.shapes * image_size[0] / image_size[1]  # width over height, against the input's
+    lost = 1 - np.minimum(stretch, 1 / stretch)
+    cut = float(np.median(lost))
+    if cut <= MAX_CUT:
+        return "crop", f"a centred crop cuts off {cut:.0%} of a typical image" if lost.any() else ""
+    return (
+        "letterbox",
+        f"a centred crop would cut off {cut:.0%} of a typical image, and squashing distorts it",
+    )
 
 
 def scale_of(pretrained: LoadedModel, model: str | None) -> Scale:
@@ -244,6 +261,8 @@ class Situation:
     """The data without unusable images."""
     typical_size: tuple[int, int]
     """Median height and width of the training images in pixels."""
+    shapes: np.ndarray
+    """Width over height of the probed training images."""
     is_grey: bool
     """Whether all probed training images are grey."""
     machine: Machine
@@ -273,5 +292,6 @@ def describe_situation(
             expected="images that Pillow opens",
             remedy=f"Run: vitrail check {dataset.source}",
         )
-    height, width = (int(value) for value in np.median(np.array(sizes), axis=0))
-    return Situation(dataset, (height, width), is_grey, machine, flops, budget_s)
+    probed = np.array(sizes)
+    height, width = (int(value) for value in np.median(probed, axis=0))
+    return Situation(dataset, (height, width), probed[:, 1] / probed[:, 0], is_grey, machine, flops, budget_s)

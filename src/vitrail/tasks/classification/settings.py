@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from vitrail.core.config import ImageSize
+from vitrail.data.preprocessing import Resize
 from vitrail.data.settings import AugmentSettings, DataSettings
 from vitrail.models.contract import ImageModelConfig
 from vitrail.train.settings import Experiment, ModelSettings, TaskSettings
@@ -17,9 +18,9 @@ class ImageDataSettings(DataSettings):
 
     image_size: ImageSize
     """Height and width in pixels of the model input; 64 and 64x48 are accepted, too."""
-    resize: Literal["squash", "crop"] = "crop"
-    """Evaluation preprocessing for other aspect ratios: squash, or resize the shorter side and crop the
-    centre.
+    resize: Resize = "crop"
+    """Evaluation preprocessing for other aspect ratios: squash, resize the shorter side and crop the centre,
+    or letterbox, the whole image between bars of the mean colour.
     """
 
 

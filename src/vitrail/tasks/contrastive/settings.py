@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from vitrail.core.config import ImageSize
+from vitrail.data.preprocessing import Resize
 from vitrail.data.settings import AugmentSettings, DataSettings
 from vitrail.models.contract import ImageTextModelConfig
 from vitrail.train.settings import Experiment, ModelSettings, TaskSettings
@@ -17,9 +18,9 @@ class ImageTextDataSettings(DataSettings):
 
     image_size: ImageSize
     """Height and width in pixels of the model input; 224 and 224x192 are accepted, too."""
-    resize: Literal["squash", "crop"] = "crop"
-    """Preprocessing for other aspect ratios: squash, or resize the shorter side and crop the centre, like
-    published CLIPs.
+    resize: Resize = "crop"
+    """Preprocessing for other aspect ratios: squash, letterbox, or resize the shorter side and crop the
+    centre, like published CLIPs.
     """
     vocabulary_size: int = Field(4000, ge=16)
     """Maximum number of subwords, including special ones; pretrained weights bring their own."""
