@@ -80,7 +80,7 @@ def test_given_settings_go_before_the_automatic_choices(image_folder: Path) -> N
 
     assert chosen.experiment.train.model_dump()["steps"] == 3
     assert chosen.experiment.train.seed == 7
-    assert chosen.ends_at is None
+    assert chosen.deadline is None
     reasons = {choice.setting: choice.reason for choice in chosen.choices}
     assert len(reasons) == len(chosen.choices)
     assert reasons["train.seed"] == reasons["model.name"] == "you set it"
@@ -110,14 +110,58 @@ def test_a_budget_becomes_steps_and_the_time_when_they_end(
     parts = TASKS["classification"].assemble(experiment, open_dataset(image_folder), {})
     started = time.monotonic()
 
-    planned, choice, ends_at = plan_steps(experiment, parts, Budget(30.0, started), single_process())
+    planned, choice, deadline = plan_steps(experiment, parts, Budget(30.0, started), single_process())
 
     evaluation_s = TASKS["classification"].evaluation_share * 0.5 * len(parts.test) / 5
-    assert ends_at == pytest.approx(started + 30.0 - REPORT_S - evaluation_s)
-    left_s = 30.0 - REPORT_S - evaluation_s - 2 * 3.0
+    left_s = 30.0 - REPORT_S - evaluation_s - 2 * 3.0 - 9.0
     assert planned.train.steps == pytest.approx(left_s / 0.5, abs=2)  # the test takes some time itself
     assert planned.budget_s == 30.0
-    assert choice.reason.startswith("30s at 10 images/s, less start and report: ")
+    epochs = planned.train.steps * 5 / len(parts.train)
+    assert choice.reason == f"{epochs:.1f} epochs fit into 30s, at 10 images/s"
+    assert deadline is not None
+    assert deadline.ends_at == started + 30.0
+    slower, calibrated = deadline.left_s(1.0), deadline.left_s(0.5)
+    assert calibrated - slower == pytest.approx(REPORT_S + evaluation_s, abs=0.1)  # both take twice as long
+
+
+def test_a_model_too_large_for_the_budget_is_refused_before_it_is_built(
+    image_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitrail.tasks.preparing.measure_matrix_products", lambda *_: 1e6)
+    monkeypatch.setattr("vitrail.tasks.classification.task.build_model", None)
+    for budget_s, changes in ((60.0, NANO), (None, {**NANO, "data.image_size": 256})):
+        with pytest.raises(
+            ConfigError, match=r"enough for \d training steps?: one takes.*--budget \d+m, or a"
+        ):
+            prepared(image_folder, changes=changes, budget_s=budget_s)
+
+
+@pytest.mark.parametrize(
+    ("steps", "changes", "values"),
+    [
+        (20, {}, ("0", "0")),
+        (40, {}, ("0", "0.25")),
+        (90, {}, ("1", "0.25")),
+        (90, {"augment.cutmix": 0.5}, (None, "0.25")),
+    ],
+)
+def test_augmentation_follows_the_epochs_that_are_trained(
+    image_folder: Path, steps: int, changes: dict[str, Any], values: tuple[str | None, ...]
+) -> None:
+    chosen = prepared(image_folder, changes={**NANO, "train.steps": steps, **changes})
+
+    choices = {choice.setting: choice for choice in chosen.choices}
+    expected = steps * 5 / len(chosen.parts.train)
+    for name, value in zip(("cutmix", "erase"), values, strict=True):
+        choice = choices[f"augment.{name}"]
+        if value is None:
+            assert choice.reason == "you set it"
+            continue
+        assert choice.value == value
+        assert choice.reason.startswith(f"{expected:.1f} epochs; ")
+        assert getattr(chosen.parts.objective.augment, name) == float(value)
+    assert chosen.parts.objective.augment == chosen.experiment.augment
+    assert choices["optim.learning_rate"].reason == "for batches of 5"
 
 
 def test_a_budget_is_measured_on_a_copy_of_the_model(image_folder: Path) -> None:
@@ -126,8 +170,8 @@ def test_a_budget_is_measured_on_a_copy_of_the_model(image_folder: Path) -> None
     fresh = TASKS["classification"].assemble(chosen.experiment, chosen.parts.dataset, {}).model.state_dict()
     assert all((tensor == fresh[name]).all() for name, tensor in chosen.parts.model.state_dict().items())
     assert chosen.parts.train.is_cached
-    assert chosen.choices[-1].setting == "train.steps"
-    assert int(chosen.choices[-1].value) == chosen.experiment.train.steps > 0
+    steps = next(choice.value for choice in chosen.choices if choice.setting == "train.steps")
+    assert int(steps) == chosen.experiment.train.steps > 0
 
 
 def test_stored_settings_are_repeated_with_their_corrections(image_folder: Path, tmp_path: Path) -> None:
@@ -141,7 +185,7 @@ def test_stored_settings_are_repeated_with_their_corrections(image_folder: Path,
 
     assert again.experiment.model_dump(mode="json") == json.loads(stored.read_text())
     assert [replan.steps for replan in again.experiment.train.replans] == [2]
-    assert again.ends_at is None
+    assert again.deadline is None
     assert (longer.experiment.train.steps, longer.experiment.train.replans) == (5, ())
 
 

@@ -109,7 +109,7 @@ def test_a_repeated_run_replays_the_replans_to_the_same_weights(tmp_path: Path) 
 def test_a_much_faster_machine_gets_one_extension(tmp_path: Path) -> None:
     run, taken, events = run_with(tmp_path, lambda step: 0.06, steps=100, budget_s=10.0)
     assert len(run.experiment.train.replans) == 1
-    assert run.experiment.train.replans[0].at_step == 5
+    assert run.experiment.train.replans[0].at_step == 2
     assert 150 < last_step(events) < 167
     assert 9.0 < taken < 10.0
 
@@ -135,32 +135,92 @@ def test_pauses_still_to_come_are_counted_and_past_ones_are_not() -> None:
     clock.now += 6.0
     deadline.pause(5.0)
     # 10 steps took 1 second without the pause; 14 seconds are left, of which 10 for pauses: 40 steps.
-    assert deadline.review(10, 110, progress=0.5, pauses_left_s=10.0) == 50
-    assert deadline.review(10, 50, progress=0.5, pauses_left_s=0.0) == 50
+    assert deadline.review(10, 110, progress=0.5, num_pauses=2) == 50
+    assert deadline.review(10, 50, progress=0.5, num_pauses=0) == 50
+
+
+def test_what_follows_training_is_estimated_anew_from_the_speed_of_the_machine() -> None:
+    clock = FakeClock()
+    deadline = Deadline(clock() + 30.0, after_s=lambda step_s: 50 * step_s, pause_s=1.0, clock=clock)
+    deadline.begin(0)
+    assert deadline.left_s(0.1, 3) == pytest.approx(22.0)
+    clock.now += 2.0
+    # A step takes 0.2 seconds: 28 are left, 10 of them for the evaluation and 3 for pauses.
+    assert deadline.review(10, 110, progress=0.1, num_pauses=3) == 10 + 75
 
 
 def test_past_the_deadline_one_last_step_is_planned() -> None:
     clock = FakeClock()
     deadline = Deadline(clock() + 1.0, clock=clock)
     clock.now += 5.0
-    assert deadline.review(5, 100, progress=0.05, pauses_left_s=0.0) == 6
+    assert deadline.review(5, 100, progress=0.05, num_pauses=0) == 6
 
 
-def test_steps_fill_the_time_left_less_the_reserve() -> None:
-    assert steps_for_budget(100.0, 0.5, 20.0) == 160
+@pytest.mark.parametrize("halved_at", [0.1, 0.3, 0.5, 0.7, 0.8])
+@pytest.mark.parametrize(("budget_s", "step_s"), [(60.0, 0.1), (600.0, 2.0)])
+def test_a_machine_that_becomes_half_as_fast_keeps_the_budget(
+    tmp_path: Path, halved_at: float, budget_s: float, step_s: float
+) -> None:
+    clock, experiment = FakeClock(), toy_experiment(train__steps=int(0.9 * budget_s / step_s))
+    start, after_steps = clock(), int(0.05 * budget_s / step_s)
+
+    def seconds(_: int) -> float:
+        return step_s * (2 if clock() > start + halved_at * budget_s else 1)
+
+    deadline = Deadline(start + budget_s, after_s=lambda step_s: after_steps * step_s, clock=clock)
+    objective, data = TickingObjective(clock, seconds), (NoisySource(31), NoisySource(7))
+    run = Run.create(tmp_path, experiment, {})
+    fit(objective, toy_model(), *data, run=run, deadline=deadline)
+    over_s = clock() + after_steps * seconds(0) - start - budget_s
+    assert -0.1 * budget_s < over_s < 0.03 * budget_s
 
 
-def test_a_budget_in_which_no_step_fits_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"takes 0\.50 s.*11 s more for one step, 60 s for 100.*longer --budget"
-    ):
-        steps_for_budget(20.0, 0.5, 30.0)
+def test_steps_fill_the_time_left() -> None:
+    assert steps_for_budget(100.0, 80.0, 0.5) == 160
+
+
+@pytest.mark.parametrize(
+    ("left_s", "message"),
+    [
+        (4.9, r"20s are enough for 9 training steps: one takes about 0\.5s\. Expected about 2 min, for 100"),
+        (-9.0, r"enough for 0 training steps.*Give --budget 2m, or a smaller model"),
+    ],
+)
+def test_a_budget_of_too_few_steps_is_refused(left_s: float, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        steps_for_budget(20.0, left_s, 0.5)
+
+
+@pytest.mark.parametrize(("seconds", "sizes"), [(10.0, {2, 4}), (60.0, {2, 4, 8}), (1e6, {2, 24})])
+def test_parts_of_steps_are_measured_where_whole_ones_take_too_long(seconds: float, sizes: set[int]) -> None:
+    clock, seen = FakeClock(), set[int]()
+
+    class Slow(TickingObjective):
+        def loss(self, model: Any, batch: Any) -> Any:
+            seen.add(len(batch))
+            clock.now += 1.0 * len(batch)
+            return super().loss(model, batch)
+
+    objective = Slow(clock, lambda step: 0.5)
+    times = calibrate(
+        objective,
+        toy_model(),
+        NoisySource(31),
+        NoisySource(7),
+        experiment=toy_experiment(train__batch_size=24, train__validations=2),
+        processes=single_process(),
+        seconds=seconds,
+        clock=clock,
+    )
+    assert times.step_s == pytest.approx(24.5)
+    assert seen == sizes
 
 
 def test_calibration_measures_the_later_steps_and_leaves_the_model_alone() -> None:
     clock, model = FakeClock(), toy_model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    task = TickingObjective(clock, lambda step: {0: 9.0, 1: 2.0, 7: 50.0}.get(step, 0.5))
+    seconds = {2: 9.0, 3: 2.0, 9: 50.0}  # the first two are parts of a step
+    task = TickingObjective(clock, lambda step: seconds.get(step, 0.5))
     times = calibrate(
         task,
         model,
@@ -173,7 +233,7 @@ def test_calibration_measures_the_later_steps_and_leaves_the_model_alone() -> No
     )
     assert times.start_s == pytest.approx(9.0)
     assert times.step_s == pytest.approx(0.5)
-    assert task.num_steps == 13
+    assert task.num_steps == 2 + 13
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name])
 

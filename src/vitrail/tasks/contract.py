@@ -210,16 +210,23 @@ class Task(Protocol):
     def check(self, dataset: Any) -> Verdict:
         """Run the doctor."""
 
-    def choose(
-        self, dataset: Any, asked: Any, request: ModelRequest, budget_s: float
-    ) -> tuple[Experiment, list[Choice]]:
+    def choose(self, dataset: Any, asked: Any, request: ModelRequest) -> tuple[Experiment, list[Choice]]:
         """Return an experiment with one step, before the user's settings are applied.
 
         Args:
             asked: of the class ``experiment``; ``is_given`` says which settings, apart from the model's,
                 are the user's.
-            budget_s: wall-clock budget of the whole run.
         """
+
+    def choose_for_epochs(
+        self, experiment: Any, asked: Any, parts: Parts, epochs: float
+    ) -> tuple[Experiment, Parts, list[Choice]]:
+        """Choose the settings that depend on the number of epochs, once that is known; by default none.
+
+        Args:
+            asked: as for ``choose``; its settings are kept.
+        """
+        return experiment, parts, []
 
     def settle(self, experiment: Any, dataset: Any) -> Settled:
         """Complete what depends on the final settings and on the data."""

@@ -9,16 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict
 from vitrail.data.settings import DataSettings
-from vitrail.data.stream import Preparable, steps_of_epoch
+from vitrail.data.stream import Preparable, SampleSource, steps_of_epoch
 from vitrail.models import MODELS
+from vitrail.models.contract import DetectionModelConfig
+from vitrail.models.cost import count_forward
 from vitrail.tasks.contract import Choice, ModelRequest, Parts, Settled, Task
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source
 from vitrail.tasks.request import Request, read_asked
-from vitrail.train.budget import calibrate, steps_for_budget
+from vitrail.train.budget import MIN_STEPS, Deadline, calibrate, steps_for_budget
+from vitrail.train.machine import measure_matrix_products
 from vitrail.train.objective import Settling
 from vitrail.train.processes import Processes
 from vitrail.train.settings import Experiment
@@ -36,8 +41,8 @@ class Prepared:
     """The resolved settings."""
     choices: tuple[Choice, ...]
     """What was chosen, by whom and why."""
-    ends_at: float | None = None
-    """Deadline of the last step on ``time.monotonic``; None if the number of steps was given."""
+    deadline: Deadline | None = None
+    """Keeps the budget; None if the number of steps does not depend on it."""
 
 
 def prepare(
@@ -74,15 +79,19 @@ def prepare(
     on_checked(verdict)
     task.check_benchmark(dataset)
     model = ModelRequest(request.settings)
-    settled, chosen = processes.from_first(lambda: _choose(task, dataset, asked, model, budget.seconds))
-    experiment = settled.experiment
-    kept = [choice for choice in chosen if choice.setting not in request.settings]
-    choices = (*kept, *request.choices())
-    parts = task.assemble(experiment, dataset, settled.files)
-    if asked.train.is_given("steps"):
-        return Prepared(task, parts, verdict, experiment, choices)
-    planned, choice, ends_at = plan_steps(experiment, parts, budget, processes)
-    return Prepared(task, parts, verdict, planned, (*choices, choice), ends_at=ends_at)
+    settled, chosen = processes.from_first(lambda: _choose(task, dataset, asked, model))
+    experiment, is_planned = settled.experiment, not asked.train.is_given("steps")
+    if is_planned:
+        check_cost(experiment, budget, processes)
+    parts, deadline = task.assemble(experiment, dataset, settled.files), None
+    if is_planned:
+        experiment, choice, deadline = plan_steps(experiment, parts, budget, processes)
+        chosen.append(choice)
+    settings = experiment.train
+    epochs = settings.steps / steps_of_epoch(parts.train, settings.batch_size, settings.seed)
+    experiment, parts, further = task.choose_for_epochs(experiment, asked, parts, epochs)
+    kept = [choice for choice in (*chosen, *further) if choice.setting not in request.settings]
+    return Prepared(task, parts, verdict, experiment, (*kept, *request.choices()), deadline)
 
 
 def open_as(experiment: Experiment, processes: Processes) -> tuple[Any, Verdict]:
@@ -128,11 +137,9 @@ def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -
     return read_experiment(tree).with_changes(changes)
 
 
-def _choose(
-    task: Task, dataset: Any, asked: Experiment, model: ModelRequest, budget_s: float
-) -> tuple[Settled, list[Choice]]:
+def _choose(task: Task, dataset: Any, asked: Experiment, model: ModelRequest) -> tuple[Settled, list[Choice]]:
     _check_model(task, dataset, model.name)
-    experiment, choices = task.choose(dataset, asked, model, budget_s)
+    experiment, choices = task.choose(dataset, asked, model)
     chosen = experiment.model_copy(update={"model": model.apply(experiment.model)})
     return task.settle(chosen.with_given(asked), dataset), choices
 
@@ -153,6 +160,9 @@ DEFAULT_BUDGET_S = 600.0
 REPORT_S = 8.0  # plots and explanations took 3 s on 2 cores; twice that, and the imports
 FEW_EPOCHS = 3.0
 CALIBRATION_SHARE = 0.03  # of the budget
+TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, in a small ViT's train step
+BACKWARD_AND_FORWARD = 3  # times the operations of a forward pass
+PROBED_SAMPLES, PROBING_S = 16, 0.5  # of the test split, whose loading is timed
 
 
 @dataclass(frozen=True)
@@ -169,13 +179,46 @@ class Budget:
         """Ten minutes by default."""
         return self.given_s or DEFAULT_BUDGET_S
 
+    @property
+    def ends_at(self) -> float:
+        return self.started + self.seconds
+
     def __str__(self) -> str:
         return format_duration(self.seconds) + ("" if self.given_s else ", the default budget")
 
 
+def check_cost(experiment: Experiment, budget: Budget, processes: Processes) -> None:
+    """Refuse a model that is too large for the budget before it is built.
+
+    A step's time is estimated from the operations of the model and the measured rate of matrix products.
+
+    Raises:
+        ConfigError: even at that rate there is no time for a few steps.
+    """
+    config: Any = experiment.model
+    if getattr(config, "encoder_frozen", False):  # its features are computed once, not in every step
+        return
+    with torch.device("meta"):  # nothing is allocated
+        model, inputs = config.build().eval(), config.example_inputs(1)
+    if isinstance(config, DetectionModelConfig):
+        inputs = inputs[:1]  # sizes would be compared with the images, to find padding
+    cost = count_forward(model, inputs, {})
+    num_units = 1 if inputs[0].is_floating_point() else inputs[0].shape[-1]  # images, or tokens
+    macs = sum(part.macs for part in cost.parts.values()) / num_units * experiment.train.batch_size
+    flop = 2 * BACKWARD_AND_FORWARD * macs / processes.world_size
+
+    def check() -> None:
+        rate = measure_matrix_products(processes.device, experiment.train.precision)
+        left_s = budget.ends_at - time.monotonic() - REPORT_S
+        if left_s * rate < MIN_STEPS * flop:
+            steps_for_budget(budget.seconds, left_s, flop / (TRAIN_EFFICIENCY * rate))
+
+    processes.from_first(check)
+
+
 def plan_steps(
     experiment: Experiment, parts: Parts, budget: Budget, processes: Processes
-) -> tuple[Experiment, Choice, float | None]:
+) -> tuple[Experiment, Choice, Deadline | None]:
     """Measure a few steps and plan as many as the budget allows; also return the deadline, if there is one.
 
     Args:
@@ -184,10 +227,34 @@ def plan_steps(
         budget: of the whole run.
 
     Raises:
-        ConfigError: the budget is too short for one step.
+        ConfigError: the budget is too short.
+    """
+    steps, step_s, deadline = fit_steps(experiment, parts, budget, processes)
+    settings, task = experiment.train, task_of(experiment)
+    per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
+    fitted = min(steps, int(task.max_epochs * per_epoch) + 1)
+    epochs, rate = fitted / per_epoch, settings.batch_size / step_s
+    reason = f"{epochs:.1f} epochs fit into {budget}, at {rate:.0f} {task.unit}/s"
+    if fitted < steps:
+        reason = f"{epochs:.0f} epochs, the most by default; {steps} steps would fit into {budget}"
+    elif epochs < FEW_EPOCHS:
+        reason += ", too few to learn much: give a longer budget"
+    train = settings.model_copy(update={"steps": fitted})
+    planned = experiment.model_copy(update={"train": train, "budget_s": budget.seconds})
+    return planned, Choice("train.steps", str(fitted), reason), deadline if fitted == steps else None
+
+
+def fit_steps(
+    experiment: Experiment, parts: Parts, budget: Budget, processes: Processes
+) -> tuple[int, float, Deadline]:
+    """Return the number of steps that fit into the budget, the time of one, and what keeps the budget.
+
+    Raises:
+        ConfigError: the budget is too short.
     """
     if isinstance(parts.train, Preparable):
         parts.train.prepare()
+    settings, task = experiment.train, task_of(experiment)
     times = calibrate(
         parts.objective,
         parts.model,
@@ -196,23 +263,31 @@ def plan_steps(
         experiment=experiment,
         processes=processes,
         seconds=CALIBRATION_SHARE * budget.seconds,
+        longest_s=(budget.ends_at - time.monotonic()) / MIN_STEPS,
+        evaluation_share=task.evaluation_share,
     )
-    settings, task = experiment.train, task_of(experiment)
-    per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
     scored = len(parts.test)
     if isinstance(parts.final_objective, Settling) and parts.validation is not None:
         scored += len(parts.validation)
-    tests = per_epoch * scored / len(parts.train)
-    evaluation_s = task.evaluation_share * times.step_s * tests
-    ends_at = budget.started + budget.seconds - REPORT_S - evaluation_s
-    pauses_s = times.validation_s * settings.validations
-    steps = processes.from_first(
-        lambda: steps_for_budget(ends_at - time.monotonic() - pauses_s, times.step_s, 0.0)
-    )
-    fitted = min(steps, int(task.max_epochs * per_epoch) + 1)
-    epochs, rate = fitted / per_epoch, settings.batch_size / times.step_s
-    few = "" if epochs >= FEW_EPOCHS else ", too few to learn much: give a longer budget"
-    reason = f"{budget} at {rate:.0f} {task.unit}/s, less start and report: {epochs:.1f} epochs{few}"
-    train = settings.model_copy(update={"steps": fitted})
-    planned = experiment.model_copy(update={"train": train, "budget_s": budget.seconds})
-    return planned, Choice("train.steps", str(fitted), reason), ends_at if fitted == steps else None
+    per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
+    evaluation_steps = task.evaluation_share * per_epoch * scored / len(parts.train)
+    loading_s = len(parts.test) * _load_s(parts.test) / max(1, settings.num_workers)
+
+    def after_s(step_s: float) -> float:
+        return evaluation_steps * step_s + (REPORT_S + loading_s) * max(1.0, step_s / times.step_s)
+
+    deadline = Deadline(budget.ends_at, after_s=after_s, pause_s=times.validation_s)
+    left_s = deadline.left_s(times.step_s, settings.validations) - times.start_s
+    steps = processes.from_first(lambda: steps_for_budget(budget.seconds, left_s, times.step_s))
+    return steps, times.step_s, deadline
+
+
+def _load_s(source: SampleSource) -> float:
+    """Measure how long one sample takes to load: decoding of images that no cache holds."""
+    started, count = time.monotonic(), 0
+    for index in range(0, len(source), max(1, len(source) // PROBED_SAMPLES)):
+        source.load(index, None)
+        count += 1
+        if time.monotonic() - started > PROBING_S:
+            break
+    return (time.monotonic() - started) / max(1, count)

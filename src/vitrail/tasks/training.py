@@ -170,8 +170,7 @@ def _start(prepared: Prepared, request: Request, processes: Processes, tell: OnP
         return run
 
     run = processes.from_first(create)
-    deadline = None if prepared.ends_at is None else Deadline(prepared.ends_at)
-    return _run_to_the_end(run, prepared.parts, processes, tell, deadline=deadline)
+    return _run_to_the_end(run, prepared.parts, processes, tell, deadline=prepared.deadline)
 
 
 def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> TrainedRun:

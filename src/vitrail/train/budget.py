@@ -8,13 +8,15 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError
-from vitrail.data.stream import SampleSource
+from vitrail.data.findings import number_of
+from vitrail.data.stream import SampleSource, steps_of_epoch
 from vitrail.train.objective import Objective
 from vitrail.train.processes import Processes
 from vitrail.train.run import Run
@@ -26,12 +28,14 @@ Clock = Callable[[], float]
 
 _WARM_STEPS = 3  # the first steps allocate, compile and fill caches
 _FEWEST_STEPS, _MOST_STEPS = 3, 30
-_REVIEWS = 20  # one review each 5 % of the steps
-_LATE = 0.95  # from here on one review each percent
+_FEWEST_SAMPLES = 2  # batch normalisation and contrasts need two
+_REVIEWS = 50  # one review each 2 % of the steps
+_LATE = 0.9  # from here on one review each percent
 _TOLERANCE = 0.02  # a smaller deviation than this is noise
 _MAY_EXTEND_BEFORE = 0.8  # of the progress; later the rate is too low for further steps to matter
 _LARGEST_EXTENSION = 2.0
 FEWEST_PLANNED = 100  # steps in which a small model learns something
+MIN_STEPS = 10  # with fewer, the warm-up is one step, and a budget is refused
 _SLACK = 0.1  # share of the time left that must be unused before the plan is lengthened
 
 
@@ -55,84 +59,156 @@ def calibrate(
     experiment: Experiment,
     processes: Processes,
     seconds: float = 10.0,
+    longest_s: float = math.inf,
+    evaluation_share: float = 0.4,
     clock: Clock = time.monotonic,
 ) -> StepTimes:
-    """Time a few training steps on a copy of the model.
+    """Time a few training steps on a copy of the model, or parts of a step where whole ones take too long.
 
     Every process calls this; all return the first one's measurements.
 
     Args:
         experiment: batch size, precision, workers; the number of steps does not matter.
         seconds: approximate measuring time after the first steps.
+        longest_s: step time beyond which more precision is of no use.
+        evaluation_share: time of a validation per sample, as a fraction of a step's, if it is not measured.
     """
     settings = experiment.train
     train_step = TrainStep(objective, copy.deepcopy(model), experiment, processes)
-    steps = train_step.batches(train, 0, _WARM_STEPS + _MOST_STEPS)
-    moments = [clock()]
+    begun = clock()
 
-    def measure(num_steps: int) -> None:
-        for _ in range(num_steps):
-            train_step(next(steps), len(moments) - 1, settings)
-            if processes.device.type == "cuda":
-                torch.cuda.synchronize(processes.device)
-            moments.append(clock())
+    def timed(batches: list[Any]) -> float:
+        started = clock()
+        train_step(batches, 0, settings)
+        if processes.device.type == "cuda":
+            torch.cuda.synchronize(processes.device)
+        return clock() - started
 
-    measure(_WARM_STEPS)
-    last_s = moments[-1] - moments[-2]
-    wanted = processes.from_first(lambda: int(seconds / max(last_s, 1e-6)))
-    measure(min(max(wanted, _FEWEST_STEPS), _MOST_STEPS))
-    later = [after - before for before, after in itertools.pairwise(moments[_WARM_STEPS:])]
+    samples = len(train) / steps_of_epoch(train, settings.batch_size, settings.seed)
+    step_s = None
+    if not settings.compile:  # which would compile for each size
+        parts = int(samples / processes.world_size / settings.accumulate) // _FEWEST_SAMPLES
+        step_s = _extrapolate(timed, train_step, train, parts, seconds, longest_s)
+    start_s = clock() - begun
+    if step_s is None:
+        steps = train_step.batches(train, 0, _WARM_STEPS + _MOST_STEPS)
+        begun = clock()
+        timed(next(steps))
+        start_s = clock() - begun
+
+        def measure(num_steps: int) -> list[float]:
+            moments = [clock()]
+            for _ in range(num_steps):
+                timed(next(steps))
+                moments.append(clock())
+            return [after - before for before, after in itertools.pairwise(moments)]
+
+        last_s = measure(_WARM_STEPS - 1)[-1]
+        wanted = processes.from_first(lambda: int(seconds / max(last_s, 1e-6)))
+        step_s = statistics.median(measure(min(max(wanted, _FEWEST_STEPS), _MOST_STEPS)))
     validation_s = 0.0
     if validation is not None and settings.validations:
-        started = clock()
-        train_step.validate(validation)
-        validation_s = clock() - started
-    measured = StepTimes(
-        start_s=moments[1] - moments[0], step_s=statistics.median(later), validation_s=validation_s
-    )
+        validation_s = evaluation_share * step_s * len(validation) / samples
+        if processes.any_of(validation_s <= seconds)[0]:
+            started = clock()
+            train_step.validate(validation)
+            validation_s = clock() - started
+    measured = StepTimes(start_s=start_s, step_s=step_s, validation_s=validation_s)
     return processes.from_first(lambda: measured)
 
 
-def steps_for_budget(seconds_left: float, step_seconds: float, reserve_seconds: float) -> int:
-    """Return how many steps fit into the time left, minus a reserve for what follows training.
+def _extrapolate(
+    timed: Callable[[list[Any]], float],
+    train_step: TrainStep,
+    train: SampleSource,
+    parts: int,
+    seconds: float,
+    longest_s: float,
+) -> float | None:
+    """Estimate a step's time from steps with a part of its samples, each twice as large as the one before.
+
+    Args:
+        parts: of a step, of which the first steps take one.
+
+    Returns:
+        None as soon as whole steps are known to be affordable.
+    """
+    spent_s, former = 0.0, None
+    while parts > 1:
+        part = next(train_step.batches(train, 0, 1, parts=parts))
+        spent_s += timed(part)  # allocates
+        part_s = timed(part)
+        spent_s += part_s
+        whole_s = parts * part_s
+        if former is not None:  # the optimiser's time does not grow with the samples
+            whole_s = part_s + 2 * max(0.0, part_s - former) * (parts - 1)
+        is_enough = former is not None and (whole_s > longest_s or spent_s + 4 * part_s > seconds)
+        is_affordable = (_WARM_STEPS + _FEWEST_STEPS) * whole_s <= 2 * seconds
+        is_affordable, is_enough = train_step.processes.any_of(is_affordable, is_enough)
+        if is_affordable or is_enough:
+            return None if is_affordable else whole_s
+        parts, former = parts // 2, part_s
+    return None
+
+
+def steps_for_budget(budget_s: float, left_s: float, step_s: float) -> int:
+    """Return how many steps fit into the time left for training.
 
     Raises:
-        ConfigError: not even one step fits.
+        ConfigError: so few that nothing would be learned.
     """
-    steps = int((seconds_left - reserve_seconds) / step_seconds)
-    if steps < 1:
-        least = reserve_seconds + step_seconds - seconds_left
-        missing = least + (FEWEST_PLANNED - 1) * step_seconds
+    steps = int(left_s / step_s)
+    if steps < MIN_STEPS:
+        minutes = math.ceil((budget_s - left_s + FEWEST_PLANNED * step_s) / 60)
         raise ConfigError(
-            f"the budget leaves no time for a single step, which takes {step_seconds:.2f} s, beside the "
-            "start, the evaluation and the report",
-            expected=f"{math.ceil(least)} s more for one step, {math.ceil(missing)} s for {FEWEST_PLANNED}",
-            remedy="Give a longer --budget, or a smaller model or batch size",
+            f"{format_duration(budget_s)} are enough for {number_of(max(0, steps), 'training step')}: "
+            f"one takes about {format_duration(step_s)}",
+            expected=f"about {minutes} min, for {FEWEST_PLANNED} steps, evaluation and report",
+            remedy=f"Give --budget {minutes}m, or a smaller model, batch or image size",
         )
     return steps
 
 
 class Deadline:
-    """Checks whether the planned steps fit into the time left, and proposes a new plan."""
+    """Checks whether the planned steps fit into the time left, and proposes a new plan.
 
-    def __init__(self, ends_at: float, *, clock: Clock = time.monotonic) -> None:
-        self._ends_at, self._clock = ends_at, clock
+    Args:
+        ends_at: end of the budget.
+        after_s: time of what follows training, from that of a step, which tells how fast the machine is.
+        pause_s: expected duration of a pause (a validation), until one has been seen.
+    """
+
+    def __init__(
+        self,
+        ends_at: float,
+        *,
+        after_s: Callable[[float], float] = lambda step_s: 0.0,
+        pause_s: float = 0.0,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.ends_at = ends_at
+        self._after_s, self._pause_s, self._clock = after_s, pause_s, clock
         self._step, self._moment = 0, clock()
         self._pauses_s = 0.0
         self._step_s: float | None = None
+
+    def left_s(self, step_s: float, num_pauses: int = 0) -> float:
+        """Return the time left for steps, beside pauses and what follows."""
+        return self.ends_at - self._clock() - num_pauses * self._pause_s - self._after_s(step_s)
 
     def begin(self, step: int) -> None:
         """Start measuring after the first step, which is slower than the others."""
         self._step, self._moment, self._pauses_s = step, self._clock(), 0.0
 
     def pause(self, seconds: float) -> None:
-        """Exclude time (a validation) from the measured step time."""
+        """Exclude a validation from the measured step time, and expect the next ones to take as long."""
         self._pauses_s += seconds
+        self._pause_s = seconds
 
     def is_due(self, before: float, after: float) -> bool:
         return is_crossed(_REVIEWS, before, after) or (after >= _LATE and is_crossed(100, before, after))
 
-    def review(self, step: int, steps: int, *, progress: float, pauses_left_s: float) -> int:
+    def review(self, step: int, steps: int, *, progress: float, num_pauses: int) -> int:
         """Return the corrected total number of steps; unchanged if on schedule.
 
         The plan is shortened when the remaining steps would take too long, and lengthened when a load on the
@@ -140,15 +216,14 @@ class Deadline:
 
         Args:
             progress: fraction of the training done.
-            pauses_left_s: expected duration of the remaining validations.
+            num_pauses: remaining validations.
         """
-        now = self._clock()
         if step <= self._step or step >= steps:
             return steps
-        newest_s = max(now - self._moment - self._pauses_s, 1e-9) / (step - self._step)
+        newest_s = max(self._clock() - self._moment - self._pauses_s, 1e-9) / (step - self._step)
         self._step_s = newest_s if self._step_s is None else (self._step_s + newest_s) / 2
         self.begin(step)
-        left = (self._ends_at - now - pauses_left_s) / self._step_s
+        left = self.left_s(self._step_s, num_pauses) / self._step_s
         planned = steps - step
         if planned > left * (1 + _TOLERANCE):
             return step + max(1, int(left))
@@ -184,14 +259,14 @@ class Plan:
             self._run.replan(Replan(at_step=step, steps=steps))
         self._run.experiment = self._processes.from_first(lambda: self._run.experiment)
 
-    def review(self, step: int, *, validation_s: float) -> bool:
+    def review(self, step: int) -> bool:
         """Correct the plan if the deadline asks for it; return whether it did. The first process decides."""
         deadline, former, progress = self._deadline, self.steps(step), self.progress(step)
         if deadline is None or step == former or not deadline.is_due(self.progress(step - 1), progress):
             return False
-        pauses_left_s = self.settings.validations * (1 - progress) * validation_s
+        num_pauses = self.settings.validations - math.floor(self.settings.validations * progress)
         steps = self._processes.from_first(
-            lambda: deadline.review(step, former, progress=progress, pauses_left_s=pauses_left_s)
+            lambda: deadline.review(step, former, progress=progress, num_pauses=num_pauses)
         )
         if steps == former:
             return False

@@ -105,7 +105,6 @@ class _Training:
         self._saved_step: int | None = None
         self._saved = self._started
         self._meter = Meter(train_step)
-        self._validation_s = 0.0
         self._interval = min(max(self._plan.settings.steps // _LOGGED_LINES, 1), _LONGEST_INTERVAL)
 
     def start(self, resume: bool) -> None:
@@ -140,7 +139,7 @@ class _Training:
                 self._log(former)
             if validation is not None and self._is_validated():
                 self._validate(validation)
-            if not self._stop_early(former) and self._plan.review(self.step, validation_s=self._validation_s):
+            if not self._stop_early(former) and self._plan.review(self.step):
                 self._on_event(Replanned(self.step, former, self._plan.steps(self.step)))
             steps = self._plan.steps(self.step)
             is_time = time.monotonic() - self._saved >= self._plan.settings.checkpoint_every_s
@@ -211,10 +210,10 @@ class _Training:
         started = time.monotonic()
         scores = self._train_step.validate(validation)
         self.scores = self._processes.from_first(lambda: scores)  # others may differ in the last digits
-        self._validation_s = time.monotonic() - started
-        self._meter.pause(self._validation_s)
+        seconds = time.monotonic() - started
+        self._meter.pause(seconds)
         if self._deadline is not None:
-            self._deadline.pause(self._validation_s)
+            self._deadline.pause(seconds)
         self._record("validation", Validated(self.step, self.scores, self.elapsed_s()))
         if self._selection.add(self.step, self.scores) and self._selection.keeps_best:
             self._keep_best()

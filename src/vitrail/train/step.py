@@ -83,8 +83,14 @@ class TrainStep:
         self.sums = sums if self.num_summed == 0 else self.sums + sums
         self.num_summed += 1
 
-    def batches(self, source: SampleSource, start_step: int, num_steps: int) -> Iterator[list[Any]]:
-        """Yield this process's micro-batches of each step from ``start_step`` up to ``num_steps``."""
+    def batches(
+        self, source: SampleSource, start_step: int, num_steps: int, *, parts: int = 1
+    ) -> Iterator[list[Any]]:
+        """Yield this process's micro-batches of each step from ``start_step`` up to ``num_steps``.
+
+        Args:
+            parts: into which each step is cut, for measuring; they are yielded one by one.
+        """
         batches = training_batches(
             source,
             self.objective,
@@ -92,10 +98,10 @@ class TrainStep:
             seed=self.settings.seed,
             start_step=start_step,
             num_steps=num_steps,
-            num_workers=self.settings.num_workers,
+            num_workers=self.settings.num_workers if parts == 1 else 0,
             rank=self.processes.rank,
             world_size=self.processes.world_size,
-            accumulate=self.settings.accumulate,
+            accumulate=self.settings.accumulate * parts,
         )
         while group := list(islice(batches, self.settings.accumulate)):
             yield group

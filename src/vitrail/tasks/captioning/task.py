@@ -88,7 +88,7 @@ class CaptioningTask(Task):
         return check_captions(dataset)
 
     def choose(
-        self, dataset: CaptionDataset, asked: CaptionExperiment, request: ModelRequest, budget_s: float
+        self, dataset: CaptionDataset, asked: CaptionExperiment, request: ModelRequest
     ) -> tuple[Experiment, list[Choice]]:
         if not len(dataset.train):
             raise DataError(
@@ -97,7 +97,7 @@ class CaptioningTask(Task):
                 remedy="Name the folder that holds the training captions too",
             )
         start = load_start_or_encoder(asked.weights, request.get("encoder"), task=self.name)
-        return choose(dataset, inspect_machine(), request, budget_s=budget_s, start=start, asked=asked)
+        return choose(dataset, inspect_machine(), request, start=start, asked=asked)
 
     def settle(self, experiment: CaptionExperiment, dataset: CaptionDataset) -> Settled:
         """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""

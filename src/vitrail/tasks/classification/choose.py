@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from vitrail.core.duration import format_duration
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.images import open_image, read_image, upright_size
@@ -22,8 +20,6 @@ from vitrail.data.source import CROP_MARGIN
 from vitrail.models import MODELS
 from vitrail.models.ablations import ConvStemConfig
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import ImageModelConfig
-from vitrail.models.cost import count_forward
 from vitrail.tasks.classification.settings import (
     ClassificationExperiment,
     ClassificationSettings,
@@ -35,7 +31,6 @@ from vitrail.train.settings import OptimSettings, TrainSettings
 
 SMALL_PX, MEDIUM_PX = 40, 96
 ACCELERATOR_PX, CPU_PX = 224, 128
-TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, in a small ViT's train step
 FEW_IMAGES = 2_000
 MAX_CUT = 0.1  # of a typical image, which a centred crop may cut off
 ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy
@@ -84,7 +79,6 @@ def choose(
             changes["patch_size"] = scale.patch_size
             changes["stem"] = _deeper_stem(usual.stem, scale.patch_size)
         config = request.configure(scale.model, image_size=scale.image_size, **changes)
-    epochs = expected_epochs(situation, config)
     resize, resize_reason = choose_resize(situation, scale.image_size)
     choices = [
         Choice("data.image_size", "x".join(map(str, scale.image_size)), size_reason),
@@ -95,8 +89,9 @@ def choose(
         patch_size = config.patch_size
         rows, columns = (math.ceil(side / patch_size) for side in scale.image_size)
         choices.append(Choice("model.patch_size", str(patch_size), f"{rows}x{columns} tokens an image"))
-    train, train_choices = _choose_training(situation, scale, seed)
-    augment, augment_choices = _choose_augmentation(situation, epochs)
+    train, train_choices = _choose_training(situation, scale, seed, asked.train)
+    augment = _choose_augmentation(situation)
+    flip = "flipping does not change the class" if augment.flip else "flipping may change the class"
     optim, optim_choices = _choose_optimiser(train.batch_size, is_pretrained=pretrained is not None)
     experiment = ClassificationExperiment(
         data=ImageDataSettings(source=situation.dataset.source, image_size=scale.image_size, resize=resize),
@@ -106,7 +101,8 @@ def choose(
         optim=optim,
         train=train,
     )
-    return experiment, [*choices, *train_choices, *optim_choices, *augment_choices]
+    flipped = Choice("augment.flip", str(augment.flip).lower(), flip)
+    return experiment, [*choices, *train_choices, *optim_choices, flipped]
 
 
 def choose_scale(situation: Situation, model: str | None) -> Scale:
@@ -151,15 +147,18 @@ def scale_of(pretrained: LoadedModel, model: str | None) -> Scale:
     return Scale(name, (height, width), patch_size, "the model of the weights")
 
 
-def expected_epochs(situation: Situation, config: ImageModelConfig) -> float:
-    """Return the approximate number of epochs that fit into the budget, from the FLOPs of a forward pass."""
-    with torch.device("meta"):
-        model = config.build()
-        image = torch.empty(1, 3, *config.image_size)
-    cost = count_forward(model.eval(), image, {})
-    flop = 2 * sum(part.macs for part in cost.parts.values())
-    images = TRAIN_EFFICIENCY * situation.flops * situation.budget_s / (3 * flop)
-    return images / max(len(situation.dataset.train), 1)
+def choose_mixing(
+    settings: AugmentSettings, epochs: float, *, is_upright: bool
+) -> tuple[AugmentSettings, list[Choice]]:
+    """Choose the augmentation that pays only when each image is seen often."""
+    chosen, choices = {}, []
+    for name, least, value in (("cutmix", CUTMIX_EPOCHS, 1.0), ("erase", ERASE_EPOCHS, 0.25)):
+        chosen[name] = 0.0 if is_upright or epochs <= least else value
+        reason = f"{epochs:.1f} epochs; it helps above {least}"
+        if is_upright:
+            reason = "a part of such an image may not show its class"
+        choices.append(Choice(f"augment.{name}", f"{chosen[name]:g}", reason))
+    return settings.model_copy(update=chosen), choices
 
 
 def _deeper_stem(stem: ConvStemConfig, patch_size: int) -> dict[str, Any]:
@@ -172,13 +171,19 @@ def _deeper_stem(stem: ConvStemConfig, patch_size: int) -> dict[str, Any]:
     return stem.with_changes({"strides": strides, "channels": channels, "depths": depths}).model_dump()
 
 
-def _choose_training(situation: Situation, scale: Scale, seed: int) -> tuple[TrainSettings, list[Choice]]:
+def _choose_training(
+    situation: Situation, scale: Scale, seed: int, asked: TrainSettings
+) -> tuple[TrainSettings, list[Choice]]:
     machine, num_train = situation.machine, len(situation.dataset.train)
     batch_size = 64 if num_train < FEW_IMAGES else 128
     if machine.device.type != "cpu":
         batch_size *= 2
+    if asked.is_given("batch_size"):
+        batch_size = asked.batch_size
     pixels = num_train * 3 * math.prod(round(side * CROP_MARGIN) for side in scale.image_size)
     cache = pixels <= CACHE_SHARE * machine.free_memory_bytes
+    if asked.is_given("cache"):
+        cache = asked.cache
     workers = 0 if cache else min(8, machine.num_cores)
     train = TrainSettings(
         steps=1,
@@ -226,28 +231,18 @@ def _choose_optimiser(batch_size: int, *, is_pretrained: bool) -> tuple[OptimSet
     ]
 
 
-def _choose_augmentation(situation: Situation, epochs: float) -> tuple[AugmentSettings, list[Choice]]:
+def _choose_augmentation(situation: Situation) -> AugmentSettings:
     height, width = situation.typical_size
     is_small = max(height, width) <= SMALL_PX
     is_upright = situation.dataset.upright
-    budget = format_duration(situation.budget_s)
-    seen = f"about {epochs:.0f} epochs in {budget}"
-    settings = AugmentSettings(
+    return AugmentSettings(
         min_crop_area=1.0 if is_small else 0.35,
         shift=max(1, round(0.08 * min(height, width))) if is_small else 0,
         flip=not is_upright,
         rotation=10.0 if is_upright and is_small else 0.0,
         colour=0.0 if situation.is_grey else 0.2,
-        erase=0.25 if epochs > ERASE_EPOCHS and not is_upright else 0.0,
-        cutmix=1.0 if epochs > CUTMIX_EPOCHS and not is_upright else 0.0,
         mix_probability=0.5,
     )
-    flip = "flipping may change the class" if is_upright else "flipping does not change the class"
-    return settings, [
-        Choice("augment.flip", str(settings.flip).lower(), flip),
-        Choice("augment.cutmix", f"{settings.cutmix:g}", seen),
-        Choice("augment.erase", f"{settings.erase:g}", seen),
-    ]
 
 
 PROBED_IMAGES = 64
@@ -266,15 +261,9 @@ class Situation:
     is_grey: bool
     """Whether all probed training images are grey."""
     machine: Machine
-    flops: float
-    """Measured rate of matrix products, in FLOP/s."""
-    budget_s: float
-    """Wall-clock time for everything, in seconds."""
 
 
-def describe_situation(
-    dataset: ImageDataset, machine: Machine, *, flops: float, budget_s: float
-) -> Situation:
+def describe_situation(dataset: ImageDataset, machine: Machine) -> Situation:
     """Look at a few evenly spaced training images; ``DataError`` if none of them can be read."""
     images = dataset.train.images
     sizes, is_grey = [], True
@@ -294,4 +283,4 @@ def describe_situation(
         )
     probed = np.array(sizes)
     height, width = (int(value) for value in np.median(probed, axis=0))
-    return Situation(dataset, (height, width), probed[:, 1] / probed[:, 0], is_grey, machine, flops, budget_s)
+    return Situation(dataset, (height, width), probed[:, 1] / probed[:, 0], is_grey, machine)

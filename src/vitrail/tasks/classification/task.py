@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from vitrail.report.sections import RunRecord
 from vitrail.tasks.answer_files import FileResults
 from vitrail.tasks.classification import published_scores
 from vitrail.tasks.classification.benchmarks import benchmark_of
-from vitrail.tasks.classification.choose import choose, describe_situation
+from vitrail.tasks.classification.choose import choose, choose_mixing, describe_situation
 from vitrail.tasks.classification.doctor import check as check_images
 from vitrail.tasks.classification.noisy_student import add_pseudo_labels
 from vitrail.tasks.classification.objective import ClassificationObjective
@@ -48,7 +49,7 @@ from vitrail.tasks.contract import (
 )
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
 from vitrail.train.evaluate import Report
-from vitrail.train.machine import inspect_machine, measure_matrix_products
+from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
 IMAGENET_CLASSES = 1000
@@ -87,13 +88,29 @@ class ClassificationTask(Task):
         return check_images(dataset)
 
     def choose(
-        self, dataset: ImageDataset, asked: ClassificationExperiment, request: ModelRequest, budget_s: float
+        self, dataset: ImageDataset, asked: ClassificationExperiment, request: ModelRequest
     ) -> tuple[Experiment, list[Choice]]:
-        machine = inspect_machine()
-        flops = measure_matrix_products(machine)
-        situation = describe_situation(dataset, machine, flops=flops, budget_s=budget_s)
+        situation = describe_situation(dataset, inspect_machine())
         pretrained = load_start(asked.weights, request.name, task=self.name)
         return choose(situation, request, seed=0, pretrained=pretrained, asked=asked)
+
+    def choose_for_epochs(
+        self,
+        experiment: ClassificationExperiment,
+        asked: ClassificationExperiment,
+        parts: Parts,
+        epochs: float,
+    ) -> tuple[Experiment, Parts, list[Choice]]:
+        is_upright = parts.dataset.upright
+        augment, choices = choose_mixing(experiment.augment, epochs, is_upright=is_upright)
+        augment = augment.with_given(asked.augment)
+        objective = copy(parts.objective)
+        objective.augment = augment
+        return (
+            experiment.model_copy(update={"augment": augment}),
+            parts._replace(objective=objective),
+            choices,
+        )
 
     def settle(self, experiment: ClassificationExperiment, dataset: ImageDataset) -> Settled:
         """Fit the model's positions to the final input size, and check its settings.

@@ -77,7 +77,7 @@ class ContrastiveTask(Task):
         return check_captions(dataset)
 
     def choose(
-        self, dataset: CaptionDataset, asked: ContrastiveExperiment, request: ModelRequest, budget_s: float
+        self, dataset: CaptionDataset, asked: ContrastiveExperiment, request: ModelRequest
     ) -> tuple[Experiment, list[Choice]]:
         if len(dataset.train) < 2:
             raise DataError(

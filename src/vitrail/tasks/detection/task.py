@@ -93,7 +93,7 @@ class DetectionTask(Task):
         return check_boxes(dataset)
 
     def choose(
-        self, dataset: BoxDataset, asked: DetectionExperiment, request: ModelRequest, budget_s: float
+        self, dataset: BoxDataset, asked: DetectionExperiment, request: ModelRequest
     ) -> tuple[Experiment, list[Choice]]:
         if not len(dataset.train):
             raise DataError(

@@ -85,7 +85,7 @@ class LabellingTask(Task):
         return check_texts(dataset)
 
     def choose(
-        self, dataset: TextDataset, asked: LabellingExperiment, request: ModelRequest, budget_s: float
+        self, dataset: TextDataset, asked: LabellingExperiment, request: ModelRequest
     ) -> tuple[Experiment, list[Choice]]:
         pretrained = load_start(asked.weights, request.name, task=self.name)
         return choose(dataset, inspect_machine(), request, pretrained=pretrained)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from vitrail.core.duration import format_duration
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.contract import Choice, ModelRequest, name_of_weights, precision_reason
 from vitrail.tasks.translation.dataset import PairDataset
@@ -35,7 +34,6 @@ def choose(
     machine: Machine,
     request: ModelRequest,
     *,
-    budget_s: float,
     pretrained: LoadedModel | None = None,
 ) -> tuple[TranslationExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason.
@@ -62,7 +60,7 @@ def choose(
     train = TrainSettings(steps=1, batch_size=batch_size, precision=machine.precision)
     if pretrained is None:
         optim = OptimSettings(name="muon", learning_rate=3e-3, matrix_learning_rate=0.02, betas=(0.9, 0.98))
-        optim_reason = "fits small models in fewer steps than AdamW (docs/log.md)"
+        optim_reason = "fits small models in fewer steps than AdamW"
     else:
         optim = OptimSettings(name="adamw", learning_rate=3e-4, betas=(0.9, 0.98))
         optim_reason = "fine-tuning changes learned weights little"
@@ -71,7 +69,7 @@ def choose(
         Choice("data.languages", "-".join(dataset.languages), "the languages of the data"),
         Choice("model.name", scale.model, scale.reason),
         *(
-            Choice(f"model.{name}", f"{value}", "learns a small corpus in fewer steps (docs/log.md)")
+            Choice(f"model.{name}", f"{value}", "learns a small corpus in fewer steps")
             for name, value in chosen.items()
         ),
         Choice("data.vocabulary_size", str(scale.vocabulary_size), f"{pairs}: subwords seen often enough"),
@@ -79,7 +77,7 @@ def choose(
         Choice("train.batch_size", str(batch_size), f"tokens of a step on {machine.device_name}"),
         Choice("train.precision", machine.precision, precision_reason(machine.precision)),
         Choice("optim.name", optim.name, optim_reason),
-        Choice("task.beam_size", "5", f"for the final score; {format_duration(budget_s)} for everything"),
+        Choice("task.beam_size", "5", "for the final score; validations are greedy"),
     ]
     experiment = TranslationExperiment(data=data, model=config, optim=optim, train=train)
     return experiment, choices

@@ -75,7 +75,7 @@ class TranslationTask(Task):
         return check_pairs(dataset)
 
     def choose(
-        self, dataset: PairDataset, asked: TranslationExperiment, request: ModelRequest, budget_s: float
+        self, dataset: PairDataset, asked: TranslationExperiment, request: ModelRequest
     ) -> tuple[Experiment, list[Choice]]:
         if not len(dataset.train):
             raise DataError(
@@ -84,7 +84,7 @@ class TranslationTask(Task):
                 remedy="Name the folder that holds the training files too, or rename the file",
             )
         pretrained = load_start(asked.weights, request.name, task=self.name)
-        return choose(dataset, inspect_machine(), request, budget_s=budget_s, pretrained=pretrained)
+        return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
     def settle(self, experiment: TranslationExperiment, dataset: PairDataset) -> Settled:
         """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""
