@@ -21,7 +21,7 @@ from vitrail.train.machine import Machine
 )
 def test_images_of_another_shape_keep_head_and_feet(shapes: list[float], resize: str, reason: str) -> None:
     machine = Machine(torch.device("cpu"), "none", 1, 0, "float32")
-    situation = Situation(open_dataset("digits"), (400, 300), np.array(shapes), False, machine, 1e9, 60.0)
+    situation = Situation(open_dataset("digits"), (400, 300), np.array(shapes), False, machine)
     chosen, why = choose_resize(situation, (128, 128))
     assert chosen == resize
     assert reason in why
