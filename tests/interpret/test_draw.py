@@ -12,7 +12,6 @@ from PIL import Image
 from vitrail.interpret.draw import (
     COLOURS,
     DIMMED,
-    SCALE_PX,
     DrawnBox,
     box_text,
     colour_bar,
@@ -25,7 +24,9 @@ from vitrail.interpret.draw import (
     overlay,
     shared_limits,
     side_by_side,
+    strength,
     text_colour_on,
+    times_even,
     to_picture,
 )
 
@@ -204,37 +205,49 @@ def test_texts_are_of_letters_that_the_font_has() -> None:
     assert box_text("\u732b", 7, 0.5) == "[7] 0.50"
 
 
-def test_maps_with_shared_limits_are_as_bright_as_their_values() -> None:
-    peaked, even = torch.zeros(2, 3), torch.full((2, 3), 0.25)
-    peaked[0, 0] = 1.0
+def test_attention_is_drawn_from_even_on_and_what_is_nearly_even_stays_dark() -> None:
+    peaked, nearly = torch.tensor([[0.9, 0.1, 0, 0, 0, 0]]), torch.full((1, 6), 1 / 6)
+    nearly[0, 0] += 0.008
+    maps = [times_even(each) for each in (peaked, nearly)]
 
-    limits = shared_limits([peaked, even])
-
-    assert limits == (0.0, 1.0)
-    assert shared_limits([even - 1]) == (-0.75, -0.75)
-    tiles = [brightness(heat_map(each, (3, 2), is_smooth=False, limits=limits)) for each in (peaked, even)]
-    ramp = brightness(heat_map(torch.linspace(0, 1, 5)[None], (5, 1), is_smooth=False))[0]
-    assert tiles[0][0, 0] == ramp[4]
-    assert set(tiles[1].flatten()) == {ramp[1]}, "an even map is drawn as if it had decided"
-    picture = Image.new("RGB", (3, 2), (90, 90, 90))
-    drawn = brightness(overlay(picture, even, limits=limits))
-    assert drawn.std() == 0
-    assert drawn.mean() > brightness(overlay(picture, even)).mean()
+    torch.testing.assert_close(maps[0], 6 * peaked)
+    limits = shared_limits(maps)
+    assert limits == (1.0, pytest.approx(5.4))
+    assert shared_limits(maps[1:]) == (1.0, 3.0)
+    assert strength(float(maps[1].max())).startswith("nearly even, at most 1.0")
+    assert strength(5.4) == "up to 5.4 times even attention"
+    tiles = [brightness(heat_map(each, (6, 1), is_smooth=False, limits=limits)) for each in maps]
+    assert tiles[0].max() > 200
+    assert tiles[1].max() < 10
+    assert brightness(heat_map(maps[1], (6, 1), is_smooth=False, limits=(1.0, 3.0))).max() < 10
 
 
-def test_the_tiles_of_a_row_share_their_colours_and_a_bar_shows_which() -> None:
-    weak, strong = torch.zeros(1, 2, 2), torch.zeros(1, 2, 2)
-    weak[0, 0, 0], strong[0, 0, 0] = 0.25, 1.0
-    bar = colour_bar((0.0, 1.0))
+def test_even_attention_of_a_window_is_that_of_its_own_keys() -> None:
+    windows = torch.tensor([[0.5, 0.5, 0, 0], [0.75, 0.25, 0, 0], [1.0, 0, 0, 0]])
 
-    sheet = contact_sheet([torch.cat([weak, strong])], ["layer 1"], tile=40)
-    alone = contact_sheet([torch.cat([weak, weak])], ["layer 1"], tile=40)
+    assert times_even(windows, is_masked=True).tolist() == [[1, 1, 0, 0], [1.5, 0.5, 0, 0], [4, 0, 0, 0]]
+    assert times_even(windows)[0].tolist() == [2, 2, 0, 0]
 
-    def peaks(picture: Image.Image) -> list[float]:
-        tiles = np.asarray(picture.convert("L"), dtype=float)[16:56, -(2 * 43 + SCALE_PX) : -SCALE_PX]
-        return [tiles[5, 5], tiles[5, 48]]
 
-    assert peaks(sheet)[0] < 0.6 * peaks(sheet)[1]
-    assert peaks(alone) == [peaks(sheet)[1]] * 2
-    assert np.array_equal(np.asarray(sheet)[28:44, -SCALE_PX:], np.asarray(bar))
-    assert not np.array_equal(np.asarray(bar), np.asarray(colour_bar((0.0, 0.25))))
+def test_what_the_model_does_not_see_is_dark_and_framed() -> None:
+    picture = Image.new("RGB", (40, 20), (200, 200, 200))
+
+    drawn = brightness(overlay(picture, torch.zeros(2, 2), limits=(1.0, 3.0), crop=(0.25, 0, 0.75, 1)))
+
+    assert drawn.shape == (20, 40)
+    assert set(drawn[:, :10].flatten()) == {70}
+    assert set(drawn[1:-1, 11:29].flatten()) == {int(DIMMED * 200)}
+    assert (drawn[:, [10, 29]] == 255).all()
+
+
+def test_all_tiles_share_their_colours_and_a_bar_shows_which() -> None:
+    weak, strong = torch.ones(1, 2, 2), torch.ones(1, 2, 2)
+    weak[0, 0, 0], strong[0, 0, 0] = 2.0, 5.0
+    bar = colour_bar((1.0, 5.0))
+
+    sheet = np.asarray(contact_sheet([weak, strong], ["layer 1", "layer 2"], tile=40))
+    assert np.array_equal(sheet[-bar.height :, : bar.width], np.asarray(bar))
+    assert not np.array_equal(np.asarray(bar), np.asarray(colour_bar((1.0, 4.0))))
+    left = sheet.shape[1] - 43 if sheet.shape[1] > bar.width else 3 + 6 + 39
+    first, second = (sheet[16 + 5 + 43 * row, left + 5].astype(float).sum() for row in range(2))
+    assert first < 0.6 * second

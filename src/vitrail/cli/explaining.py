@@ -62,8 +62,8 @@ def explain(
             given several times.
         target: Translation or caption to explain, instead of the model's own.
         subwords: Translators: show the alignment of subwords alone. Default: that of words first.
-        layer: Layer of a picture of attention, counted from 0, negative from the end.
-        head: Head of that layer, counted from 0.
+        layer: Layer whose attention is shown, counted from 0, negative from the end.
+        head: Head of that layer, counted from 0. Default: the mean.
         method: Shown first: rollout through all layers, attention of the last, or class-specific: relevance
             (gradients times attention), gradient_input, occlusion or integrated_gradients.
         class_: Class for the class-specific methods. Default: the most probable one.
@@ -125,6 +125,9 @@ def explain(
     if steps:
         return _explain_steps(task, loaded, inputs, options, part=part, tokens=tokens, as_json=json)
     done = task.explain(loaded, inputs, options)
+    picks = (options.method, options.class_name, options.layer, options.head)
+    for each in done.explained:
+        show_wrapped(f"{Path(each.name).name}: {each.said(*picks)}")
     show_lines(str(path) for path in done.files)
     show_errors(done.errors)
     for each in done.explained:

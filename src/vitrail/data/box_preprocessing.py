@@ -67,6 +67,10 @@ class BoxPreprocessing(Normalisation):
             shorter, scaled = max(round(longer * min(size) / max(size)), 1), longer
         return (shorter, scaled) if height <= width else (scaled, shorter)
 
+    def evaluation_box(self, size: tuple[int, int]) -> tuple[float, float, float, float]:
+        """Return what is used of an image: all of it."""
+        return (0.0, 0.0, 1.0, 1.0)
+
     def read(self, source: EncodedImage, *, name: str | None = None) -> Pixels:
         """Read one image at the input's size."""
         with open_image(source, name=name) as image:

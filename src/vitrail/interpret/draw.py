@@ -10,17 +10,22 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageEnhance, ImageFont
 from torch import Tensor
 
 COLOUR_MAP = "inferno"  # perceptually uniform, colour-blind safe, dark at zero
 LABEL_HEIGHT_PX = 16
 GAP_PX = 3
 DIMMED = 0.65  # brightness of a picture under a heat map, so that heat is visible on white
-SCALE_PX = 120  # width of a colour bar with its numbers
+RAMP_PX = 72  # width of a colour bar without its numbers
 
 Limits = tuple[float, float]
-"""The values of the darkest and the brightest colour."""
+"""The values of the darkest and the brightest colour; attention is drawn from ``EVEN`` on."""
+EVEN = 1.0
+LEAST_BRIGHT = 3.0  # times even attention, so that the noise of attention that is nearly even stays dark
+NEARLY_EVEN = 1.25  # times even attention, at most
+WHOLE = (0.0, 0.0, 1.0, 1.0)
+OUTSIDE = 0.35  # brightness of what the model does not see
 
 
 def to_picture(image: UInt8[Tensor, "3 height width"]) -> Image.Image:
@@ -49,13 +54,22 @@ def overlay(
     *,
     opacity: float = 0.75,
     limits: Limits | None = None,
+    crop: Corners = WHOLE,
 ) -> Image.Image:
     """Overlay a heat map on a picture, which is dimmed where the map is low.
 
     Args:
         opacity: of the colour at the maximum, 0..1.
         limits: as in ``heat_map``.
+        crop: what the map covers, as shares of the picture; it is framed, and the rest is dark.
     """
+    if crop != WHOLE:
+        left, top, right, bottom = (round(share * picture.size[i % 2]) for i, share in enumerate(crop))
+        drawn = ImageEnhance.Brightness(picture.convert("RGB")).enhance(OUTSIDE)
+        seen = picture.crop((left, top, right, bottom))
+        drawn.paste(overlay(seen, relevance, opacity=opacity, limits=limits), (left, top))
+        ImageDraw.Draw(drawn).rectangle((left, top, right - 1, bottom - 1), outline="white")
+        return drawn
     values = _enlarge(relevance, picture.size, is_smooth=True, limits=limits)
     colours = _colours(0.25 + 0.75 * values).astype(np.float32)
     grey = np.asarray(picture.convert("L").convert("RGB"), dtype=np.float32)
@@ -90,10 +104,10 @@ def contact_sheet(
 ) -> Image.Image:
     """Show every head of every layer as a tile: one row per layer, one column per head.
 
-    The tiles of a row share the colours that the bar at its end shows.
+    All tiles share the colours of the bar below them.
 
     Args:
-        maps: per layer, one map per head (heads rows columns), on the layer's own grid.
+        maps: per layer, one map per head (heads rows columns) from ``times_even``, on the layer's own grid.
         names: of the rows.
         tile: longer side of a tile in pixels, with the aspect ratio of the first map.
     """
@@ -103,7 +117,12 @@ def contact_sheet(
     width, height = (max(1, round(count * scale)) for count in (columns, rows))
     margin = GAP_PX + max(int(font.getlength(name)) for name in names) + 2 * GAP_PX
     num_heads = max(layer.shape[0] for layer in maps)
-    size = (margin + num_heads * (width + GAP_PX) + SCALE_PX, LABEL_HEIGHT_PX + len(maps) * (height + GAP_PX))
+    limits = shared_limits(maps)
+    bar = colour_bar(limits)
+    size = (
+        max(margin + num_heads * (width + GAP_PX), bar.width),
+        2 * LABEL_HEIGHT_PX + len(maps) * (height + GAP_PX),
+    )
     sheet = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(sheet)
     for head in range(num_heads):
@@ -111,34 +130,63 @@ def contact_sheet(
     for row, (layer, name) in enumerate(zip(maps, names, strict=True)):
         top = LABEL_HEIGHT_PX + row * (height + GAP_PX)
         draw.text((GAP_PX, top + (height - LABEL_HEIGHT_PX) // 2), name, fill="black", font=font)
-        limits = shared_limits(layer)
         for head, relevance in enumerate(layer):
             picture = heat_map(relevance, (width, height), is_smooth=False, limits=limits)
             sheet.paste(picture, (margin + head * (width + GAP_PX), top))
-        bar = colour_bar(limits)
-        sheet.paste(bar, (size[0] - SCALE_PX, top + (height - bar.height) // 2))
+    sheet.paste(bar, (0, size[1] - LABEL_HEIGHT_PX))
     return sheet
 
 
-def shared_limits(maps: Iterable[Float[Tensor, "rows columns"]]) -> Limits:
-    """Return the limits of maps that are compared: zero, or their minimum below it, and their maximum."""
-    values = [(float(each.min()), float(each.max())) for each in maps]
-    return min([0.0, *(low for low, _ in values)]), max((high for _, high in values), default=1.0)
+def times_even(
+    weights: Float[Tensor, "*rows keys"], *, is_masked: bool = False
+) -> Float[Tensor, "*rows keys"]:
+    """Return attention in multiples of even attention: 1 where all keys get the same.
+
+    Args:
+        weights: of a token mixer, magnitudes count.
+        is_masked: whether keys of weight zero cannot be attended to, such as those of other windows.
+
+    Example:
+        >>> times_even(torch.tensor([0.5, 0.25, 0.25, 0.0])).tolist()
+        [2.0, 1.0, 1.0, 0.0]
+    """
+    sizes = weights.float().abs()
+    num_keys = torch.full_like(sizes[..., :1], sizes.shape[-1])
+    if is_masked:  # a single weight is not a window: the softmax of a sharp head rounds all others to zero
+        num_seen = (sizes > 0).sum(dim=-1, keepdim=True)
+        num_keys = num_keys.where(num_seen < 2, num_seen.float())
+    return sizes * num_keys / sizes.sum(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
+def shared_limits(maps: Iterable[Tensor]) -> Limits:
+    """Return the limits of maps from ``times_even`` that are compared."""
+    return EVEN, max([LEAST_BRIGHT, *(float(each.max()) for each in maps)])
+
+
+def strength(largest: float) -> str:
+    """Say how much the most attended patch gets.
+
+    >>> strength(1.04)
+    'nearly even, at most 1.04 times even attention'
+    """
+    if largest <= NEARLY_EVEN:
+        return f"nearly even, at most {largest:.2f} times even attention"
+    return f"up to {largest:.2g} times even attention"
 
 
 def colour_bar(limits: Limits, *, is_overlay: bool = False) -> Image.Image:
     """Draw the colours of a heat map, or of an overlay on grey, between their limits."""
     font = ImageFont.load_default(size=12)
-    low, high = (f"{limit:.2g}" for limit in limits)
+    low, high = ("even", f"{limits[1]:.2g}x even") if limits[0] == EVEN else (f"{x:.2g}" for x in limits)
     left, right = (int(font.getlength(text)) + 2 * GAP_PX for text in (low, high))
-    ramp, size = torch.linspace(0, 1, 256)[None], (SCALE_PX - left - right, LABEL_HEIGHT_PX - 4)
-    bar = Image.new("RGB", (SCALE_PX, LABEL_HEIGHT_PX), "white")
+    ramp, size = torch.linspace(0, 1, 256)[None], (RAMP_PX, LABEL_HEIGHT_PX - 4)
+    bar = Image.new("RGB", (left + RAMP_PX + right, LABEL_HEIGHT_PX), "white")
     bar.paste(
         overlay(Image.new("RGB", size, "grey"), ramp) if is_overlay else heat_map(ramp, size), (left, 2)
     )
     draw = ImageDraw.Draw(bar)
     draw.text((GAP_PX, 0), low, fill="black", font=font)
-    draw.text((SCALE_PX - right + GAP_PX, 0), high, fill="black", font=font)
+    draw.text((left + RAMP_PX + GAP_PX, 0), high, fill="black", font=font)
     return bar
 
 

@@ -26,7 +26,7 @@ class ExplainOptions(NamedTuple):
     subwords: bool = False
     """Translators only: whether alignments are of subwords alone."""
     layer: int | None = None
-    """Of pictures of attention."""
+    """The only one in pictures of attention, the first one on pages."""
     head: int | None = None
     method: str | None = None
     """What pictures show, and pages first; see ``Explanation.relevance``."""
@@ -88,14 +88,13 @@ def explain_files(
             expected="at least one readable image",
             remedy="Correct the paths",
         )
-    is_chosen = explained[0].reads_patches  # others show attention alone
-    shown = explained[0].method_for(method, options.class_name) if is_chosen else "attention"
-    if (is_page(output) or shown != "attention") and (options.layer is not None or options.head is not None):
-        where = f"the page {output}, which shows all of them" if is_page(output) else f"the method {shown}"
+    named, class_name = (options.layer, options.head), options.class_name
+    shown = explained[0].method_for(method, class_name, *named) if explained[0].reads_patches else "attention"
+    if shown != "attention" and named != (None, None):
         raise ConfigError(
-            f"a layer or a head was named for {where}",
-            expected="pictures of the method attention, which shows one layer",
-            remedy="Choose --method attention and a .png or a folder, or name no layer and no head",
+            f"a layer or a head was named for the method {shown}",
+            expected="the method attention, which shows one layer",
+            remedy="Leave out --method and --class, or --layer and --head",
         )
     return _write(explained, tuple(errors), options, "images")
 
@@ -135,7 +134,9 @@ def _write(
     """Write a page of all, or one picture for each."""
     output, method, class_name = options.output, options.method, options.class_name
     if is_page(output):
-        shown = [each.showing(method, class_name) for each in explained]
+        shown = [
+            each.showing(method, class_name, layer=options.layer, head=options.head) for each in explained
+        ]
         title = f"{len(shown)} {things}" if len(shown) > 1 else None
         write_explanations(output, shown, title=title)
         return WrittenExplanations((output,), tuple(explained), errors)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
+from PIL import Image
 
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
-from vitrail.data.images import decode
+from vitrail.data.images import decode, upright_size
 from vitrail.data.inputs import OneImage, open_input
 from vitrail.tasks.registry import other_use
 
+if TYPE_CHECKING:
+    from vitrail.interpret.viewer.explanation import Explanation
+
+SHOWN_PX = 768  # longer side of an explained photograph
 Item = TypeVar("Item")
 Prepared = TypeVar("Prepared")
 Answer = TypeVar("Answer")
@@ -83,6 +89,15 @@ def read_image(preprocessing: Any, image: OneImage, name: str | None = None) -> 
         return pixels
     with open_input(image, name) as opened:
         return preprocessing.to_uint8(decode(opened))
+
+
+def over_photograph(explained: Explanation, preprocessing: Any, image: OneImage) -> Explanation:
+    """Return an explanation over the whole image, upright, of which the model saw the crop."""
+    with open_input(image) as opened:
+        crop = preprocessing.evaluation_box(upright_size(opened))
+        whole = decode(opened, at_least=(SHOWN_PX, SHOWN_PX)).copy()
+    whole.thumbnail((SHOWN_PX, SHOWN_PX), Image.Resampling.LANCZOS)
+    return replace(explained, picture=whole, crop=crop)
 
 
 def device_or_default(device: str | torch.device | None) -> torch.device:

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from making.explanations import EVERY, EVIL, SOURCE, WRITTEN, of_boxes, of_caption, of_image, of_text
+from making.explanations import EVERY, EVIL, SOURCE, WRITTEN, of_boxes, of_image, of_text
 from vitrail.interpret.viewer import page
 from vitrail.interpret.viewer.explanation import BeamEntry, Explanation
-from vitrail.interpret.viewer.page import explanations_html, quantise, roots, write_explanations
+from vitrail.interpret.viewer.page import explanations_html, roots, write_explanations
 
 
 def stored(*explanations: Explanation) -> list[dict]:
@@ -47,42 +47,40 @@ def test_every_layer_and_head_is_stored(kind: str) -> None:
             weights = recorded.weights[0].numpy()
             assert layer["name"] == recorded.layer
             assert layer["numHeads"] == len(weights)
-            shared = {"tokens": ((0,), (0, 1))}.get(part.queries.kind, ((), (0,)))
-            for name, values, axes in zip(("mean", "heads"), (weights.mean(0), weights), shared, strict=True):
-                to_bytes = roots(values) if part.keys.kind == "tokens" else quantise(values, axes)
-                if (part.name, name) != ("rollout", "heads"):  # whose one head is its mean
-                    np.testing.assert_array_equal(decode(layer[name]), to_bytes.ravel())
+            for name, values in (("mean", weights.mean(0)), ("heads", weights)):
+                if (part.name, name) == ("rollout", "heads"):  # whose one head is its mean
+                    continue
+                found = decode(layer[name]).reshape(values.shape)
+                if part.keys.kind == "tokens":
+                    np.testing.assert_array_equal(found, roots(values))
+                else:
+                    assert_times_even(found, layer["tops"][name], values)
 
 
-def test_the_heads_of_a_layer_share_their_colours_and_their_mean_has_its_own() -> None:
+def assert_times_even(found: np.ndarray, top: float, weights: np.ndarray) -> None:
+    """Compare stored logarithms with multiples of even attention; half a step of 255 is rounding."""
+    expected = np.maximum(weights / weights.mean(axis=-1, keepdims=True), 1)
+    np.testing.assert_allclose(2 ** (found / 255.0 * top), expected, rtol=2 ** (0.51 * top / 255) - 1 + 1e-5)
+
+
+def test_maps_are_stored_in_multiples_of_even_attention() -> None:
     given = of_image()
 
-    layer = stored(given)[0]["views"][1]["layers"][1]
+    (data,) = stored(given)
 
-    heads = decode(layer["heads"]).reshape(3, 10, 10)
-    rows = given.layers[1].weights[0].numpy()  # heads queries keys
-    np.testing.assert_allclose(heads, rows / rows.max(axis=(0, 2), keepdims=True) * 255, atol=0.51)
-    mean = decode(layer["mean"]).reshape(10, 10)
-    assert (mean.max(-1) == 255).all()
-    assert (mean.min(-1) == 0).all()
-    read = given.layers[1].weights[0].mean(dim=1)
-    np.testing.assert_array_equal(decode(layer["readHeads"]).reshape(3, 10).argmax(-1), read.argmax(-1))
-    assert decode(layer["readMean"]).argmax() == read.mean(0).argmax().item()
+    layer, weights = data["views"][1]["layers"][1], given.layers[1].weights[0].numpy()
+    read = weights.mean(axis=1)  # heads keys
+    assert_times_even(decode(layer["readHeads"]).reshape(3, 10), layer["tops"]["readHeads"], read)
+    assert_times_even(decode(layer["readMean"]), layer["tops"]["readMean"], read.mean(axis=0))
     assert layer["reader"] == "mean over patches"
+    assert data["crop"] == [0, 0, 1, 1]
 
 
-def test_words_share_the_colours_whose_limits_the_page_shows() -> None:
-    given = of_caption()
+def test_a_page_begins_with_the_layer_and_head_that_were_named() -> None:
+    (data,) = stored(of_image().showing(layer=-2, head=1))
 
-    layer = stored(given)[0]["views"][0]["layers"][0]
-
-    rows = given.layers[0].weights[0].numpy()
-    np.testing.assert_allclose(decode(layer["heads"]).reshape(rows.shape), rows / rows.max() * 255, atol=0.51)
-    assert layer["scales"]["heads"] == [0, float(f"{rows.max():.3g}")]
-    assert layer["scales"]["mean"] == [0, float(f"{rows.mean(axis=0).max():.3g}")]
-    of_patches = stored(of_image())[0]["views"][1]["layers"][0]["scales"]
-    assert of_patches["heads"] is None
-    assert of_patches["readHeads"][0] == 0
+    view = data["views"][data["first"]]
+    assert (view["name"], view["first"], view["firstHead"]) == ("attention", 0, 2)
 
 
 def test_weights_between_tokens_keep_their_digits() -> None:

@@ -84,7 +84,8 @@ def test_a_word_that_looks_everywhere_is_not_drawn_as_one_that_has_decided() -> 
 
 
 def test_an_explanation_has_a_picture_of_what_it_is_about() -> None:
-    assert of_image().still().size == (20 * 48, 8 * 48)
+    assert of_image().overlay().size == (20 * 48, 8 * 48)
+    assert of_image().still().height > 8 * 48  # layer, head and scale in words
     assert of_image().sheet().height > 2 * 20
     assert of_boxes().still().width > 3 * 400  # all boxes, and each of two
     assert of_caption().still().width == 3 * 220 + 2 * 3  # the image, and each word but the end
@@ -115,7 +116,7 @@ def test_an_explanation_is_drawn_in_vectors(explanation, suffix: str, tmp_path: 
         (of_caption, {"head": 0}, "all layers together"),
         (of_text, {"layer": 2}, "no layer 2"),
         (of_text, {"layer": 0, "head": 5}, "no head 5"),
-        (of_boxes, {"layer": 0, "head": 3}, "no head 3 in layer decoder.0"),
+        (of_boxes, {"layer": 0, "head": 3}, "no head 3 in decoder layer 1, cross-attention"),
     ],
 )
 def test_picks_that_do_not_exist_are_refused(explanation, picks: dict[str, int], message: str) -> None:

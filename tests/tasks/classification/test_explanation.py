@@ -181,7 +181,7 @@ def test_a_mixing_matrix_has_no_relevance_and_its_page_does_without(file, tmp_pa
 def test_what_speaks_against_a_class_is_dark_in_a_picture(monkeypatch):
     shown = _explain(_predictor("vit_b16", VIT))
     drawn = []
-    monkeypatch.setattr(explanation, "overlay", lambda picture, values: drawn.append(values) or picture)
+    monkeypatch.setattr(explanation, "overlay", lambda picture, values, **_: drawn.append(values) or picture)
 
     shown.overlay("gradient_input")
     assert shown.relevance("gradient_input").min() < 0
@@ -289,7 +289,7 @@ def test_a_picture_shows_the_layer_and_the_head_that_were_named(
         ("red", "out.html", {"method": "rolout"}, "Did you mean 'rollout'"),
         *(
             ("red/red-0.png", name, {"method": method, "layer": 0}, r"a layer or a head was named for the")
-            for name, method in (("out.html", "attention"), ("out.png", None), ("out.png", "relevance"))
+            for name, method in (("out.html", "rollout"), ("out.png", "rollout"), ("out.png", "relevance"))
         ),
     ],
 )

@@ -172,7 +172,7 @@ def test_a_model_whose_boxes_are_read_without_attention_is_refused(layers: dict[
     [
         (lambda each: each.attention(2), "no box 2"),
         (lambda each: each.attention(0, layer=1), "no layer 1"),
-        (lambda each: each.attention(0, head=2), "no head 2 in layer decoder"),
+        (lambda each: each.attention(0, head=2), "no head 2 in decoder"),
         (lambda each: each.attention((0.5, 0.5), of="encoder"), "no layer of the encoder"),
         (lambda each: each.attention((0.5, 1.5)), "lies outside of the image"),
     ],

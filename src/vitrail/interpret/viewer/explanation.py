@@ -16,11 +16,20 @@ from torch import Tensor
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError, did_you_mean
 from vitrail.interpret.attribution import CLASS_METHODS, Attributions
-from vitrail.interpret.draw import Limits, contact_sheet, draw_boxes, enlarge_picture, overlay
+from vitrail.interpret.draw import (
+    WHOLE,
+    Limits,
+    colour_bar,
+    contact_sheet,
+    draw_boxes,
+    enlarge_picture,
+    overlay,
+    times_even,
+)
 from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.rollout import attention_rollout
 from vitrail.interpret.viewer import page, picture
-from vitrail.interpret.viewer.maps import Boxes, Maps, layer_titles
+from vitrail.interpret.viewer.maps import ROLLOUT_TITLE, Boxes, Heat, Maps, layer_titles
 from vitrail.report.plots import pixel_figure, to_picture
 
 MAP_METHODS = ("rollout", "attention")  # the same for every class
@@ -58,7 +67,9 @@ class Explanation:
     title: str
     """The prediction in words: class and probability, number of boxes, caption or translation."""
     picture: Image.Image | None = None
-    """The image as the model saw it."""
+    """The photograph, or the image as the model saw it."""
+    crop: tuple[float, float, float, float] = WHOLE
+    """Left, top, right and bottom of what the model saw, as shares of the picture."""
     scores: tuple[tuple[str, float], ...] = ()
     """Classes with probabilities, most probable first."""
     maps: tuple[Maps, ...] = ()
@@ -145,10 +156,14 @@ class Explanation:
             return "occlusion"
         return "rollout" if self.has_rollout else "attention"
 
-    def method_for(self, method: str | None, class_name: str | None) -> str:
-        """Return the given method; for a class alone a class-specific one, else the default."""
+    def method_for(
+        self, method: str | None, class_name: str | None, layer: int | None = None, head: int | None = None
+    ) -> str:
+        """Return the given method; for a layer alone attention, for a class alone a class-specific one."""
         if method is not None:
             return method
+        if class_name is None and (layer, head) != (None, None):
+            return "attention"
         if class_name is None:
             return self.first or self.default_method
         return "relevance" if self.suits_relevance else "gradient_input"
@@ -179,7 +194,8 @@ class Explanation:
             method: ``rollout`` through all layers, the ``attention`` of one layer, or class-specific:
                 ``relevance`` (gradients times attention, all layers), ``gradient_input``, ``occlusion`` or
                 ``integrated_gradients``, which suit every model; None means ``method_for`` of the class.
-            layer, head: index for ``attention``; by default the last layer, and all heads fused.
+            layer, head: index for ``attention``; by default the last layer, and all heads fused. With either,
+                ``attention`` is the default method.
             fusion: of heads: mean, max or min.
             class_name: for class-specific methods; by default the most probable.
 
@@ -187,7 +203,7 @@ class Explanation:
             ConfigError: the method, the layer, the head or the class does not exist, the model does not
                 support the method, or a class was given for a method that is not class-specific.
         """
-        method = self.method_for(method, class_name)
+        method = self.method_for(method, class_name, layer, head)
         if method in CLASS_METHODS:
             if self.attributions is None:
                 raise ConfigError(
@@ -217,13 +233,26 @@ class Explanation:
         assert last.grid is not None
         return self.maps[0].read(weights, last).unflatten(-1, last.grid)
 
-    def showing(self, method: str | None = None, class_name: str | None = None) -> Explanation:
-        """Return the same explanation with another method or class first, computed immediately.
+    def showing(
+        self,
+        method: str | None = None,
+        class_name: str | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> Explanation:
+        """Return the same explanation with another method, class, layer or head first, computed immediately.
 
         Arguments and errors are those of ``relevance``.
         """
-        first = self.method_for(method, class_name)
+        first = self.method_for(method, class_name, layer, head)
         chosen = replace(self, first=first, classes=self.classes if class_name is None else (class_name,))
+        if (layer, head) != (None, None):
+            maps = self.part()
+            maps.attention(layer=layer, head=head)
+            picked = [place for place, each in enumerate(maps.shown) if each is maps.pick(layer)]
+            of_layer = replace(maps, first=picked[0], first_head=head)
+            chosen = replace(chosen, maps=(of_layer, *self.maps[1:]))
         if self.reads_patches:
             self.relevance(first, class_name=class_name)
         for each, name in chosen.class_maps:
@@ -248,10 +277,30 @@ class Explanation:
                 return list(self.maps)
             return [replace(self.maps[0], note=NO_ROLLOUT), *self.maps[1:]]
         of_all = self.layers[-1]._replace(layer="rollout", weights=self.rollout[None, None])
-        rollout = replace(
-            self.maps[0], name="rollout", title="all layers combined (rollout)", layers=(of_all,), first=0
-        )
+        rollout = replace(self.maps[0], name="rollout", title=ROLLOUT_TITLE, layers=(of_all,), first=0)
         return [rollout, *self.maps]
+
+    def heat(
+        self,
+        query: int | tuple[float, float] | str | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        class_name: str | None = None,
+    ) -> Heat:
+        """Return a map as it is drawn; arguments as in ``overlay``."""
+        if not self.reads_patches or isinstance(query, int | tuple):
+            return self.part().heat(
+                0 if query is None or isinstance(query, str) else query, layer=layer, head=head
+            )
+        method = self.method_for(query, class_name, layer, head)
+        values = self.relevance(method, layer=layer, head=head, class_name=class_name)
+        if method in CLASS_METHODS:
+            words = method.replace("_input", " times input").replace("_", " ")
+            return Heat(values.clamp(min=0), f"{words}: evidence for {class_name or self.label}", False)
+        if method == "attention":
+            return self.maps[0].heat_of(values, self.maps[0].pick(layer), head)
+        return self.maps[0].heat_of(values, self.layers[-1], head)._replace(title=ROLLOUT_TITLE)
 
     def overlay(
         self,
@@ -264,21 +313,20 @@ class Explanation:
     ) -> Image.Image:
         """Draw a map over the picture; a small picture is enlarged.
 
-        Negative relevance is as dark as zero.
+        Attention is drawn in multiples of even attention, relevance from zero.
 
         Args:
             query: index of a word or box, or a method of ``relevance``, by default the default one.
             layer, head, class_name: as in ``attention`` or ``relevance``.
-            limits: of the colours of a word or box; by default its own smallest and largest weight.
+            limits: of the colours; by default those of the map.
         """
-        if self.reads_patches and not isinstance(query, int | tuple):
-            values = self.relevance(query, layer=layer, head=head, class_name=class_name)
-            return overlay(self.enlarged, values.clamp(min=0) if values.min() < 0 else values)
-        asked = 0 if query is None or isinstance(query, str) else query
-        drawn = overlay(self.enlarged, self.attention(asked, layer=layer, head=head), limits=limits)
-        boxes = self.maps[0].queries
-        if isinstance(boxes, Boxes) and isinstance(asked, int):
-            return draw_boxes(drawn, [picture.drawn_box(boxes, asked, drawn.size)])
+        heat = self.heat(query, layer=layer, head=head, class_name=class_name)
+        drawn = overlay(self.enlarged, heat.values, limits=limits or heat.limits, crop=self.crop)
+        boxes = self.maps[0].queries if self.maps else None
+        if isinstance(boxes, Boxes) and not isinstance(query, tuple):
+            return draw_boxes(
+                drawn, [picture.drawn_box(boxes, query if isinstance(query, int) else 0, drawn.size)]
+            )
         return drawn
 
     def sheet(self) -> Image.Image:
@@ -291,7 +339,7 @@ class Explanation:
             raise _nothing_to_show("a sheet of layers and heads")
         maps = self.maps[0]
         rows = [
-            maps.read(recorded.weights[0], recorded).unflatten(-1, recorded.grid)
+            times_even(maps.read(recorded.weights[0], recorded)).unflatten(-1, recorded.grid)
             for recorded in maps.layers
             if recorded.grid is not None
         ]
@@ -305,7 +353,7 @@ class Explanation:
         head: int | None = None,
         class_name: str | None = None,
     ) -> Image.Image:
-        """Draw the explanation as one picture.
+        """Draw the explanation as one picture, with its prediction, layer and scale in words.
 
         A classifier's is the image with one map, a detector's all boxes and the attention of the best, a
         captioner's one tile per word, a translator's the alignment of every layer.
@@ -314,9 +362,25 @@ class Explanation:
             method: for classifiers, as in ``relevance``.
             layer, head: index of the only one shown.
         """
+        if not self.reads_patches:
+            return picture.still(self, layer, head)
+        heat = self.heat(method, layer=layer, head=head, class_name=class_name)
+        drawn = self.overlay(method, layer=layer, head=head, class_name=class_name)
+        return picture.captioned(drawn, (self.title, heat.said), colour_bar(heat.limits, is_overlay=True))
+
+    def said(
+        self,
+        method: str | None = None,
+        class_name: str | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> str:
+        """Return the words on ``still``: the prediction; layer, head and strength, or method and class."""
         if self.reads_patches:
-            return self.overlay(method, layer=layer, head=head, class_name=class_name)
-        return picture.still(self, layer, head)
+            shown = self.heat(method, layer=layer, head=head, class_name=class_name).said
+        else:
+            shown = picture.said_of(self, layer, head)
+        return f"{self.title}; {shown}"
 
     def save(
         self,
@@ -331,7 +395,7 @@ class Explanation:
 
         Args:
             path: with the suffix of a picture format, or .html.
-            layer, head: in a picture; a page shows all.
+            layer, head: index of the only one in a picture, and of the first on a page.
 
         Raises:
             ConfigError: the suffix is of an unknown format, or as ``relevance``.
@@ -339,12 +403,12 @@ class Explanation:
         """
         path = Path(path)
         if page.is_page(path):
-            page.write_explanations(path, [self.showing(method, class_name)])
+            shown = self.showing(method, class_name, layer=layer, head=head)
+            page.write_explanations(path, [shown])
             return
         suffix = path.suffix.lower()
         if suffix in VECTORS and self.picture is None:
-            panels = picture.panels_of(self.maps[0], layer, head)
-            atomic_write(path, picture.draw_alignments(panels, suffix))
+            atomic_write(path, picture.alignments(self, layer, head, suffix))
             return
         picture_format = Image.registered_extensions().get(suffix)
         if suffix not in VECTORS and picture_format not in Image.SAVE:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
+from vitrail.interpret.draw import Limits, shared_limits, strength, times_even
 from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.rollout import Reader, fuse_heads, read_queries
 
 READER_NAMES: dict[Reader, str] = {"class": "class token", "mean": "mean over patches"}
+ROLLOUT_TITLE = "all layers combined (rollout)"
 CONTAINERS = {"blocks": "layer", "layers": "layer", "stages": "stage"}
 LAST_PARTS = {"mixer": "attention", "self_attention": "self-attention", "cross_attention": "cross-attention"}
 
@@ -52,6 +54,26 @@ class Boxes:
 Side = Grid | Tokens | Boxes
 
 
+class Heat(NamedTuple):
+    """A map over a picture, as it is drawn."""
+
+    values: Float[Tensor, "rows columns"]
+    """Attention in multiples of even attention, or the evidence for a class, not below zero."""
+    title: str
+    """Which layer and head, or which method and class."""
+    is_attention: bool
+
+    @property
+    def limits(self) -> Limits:
+        """Of the colours of this map alone."""
+        return shared_limits([self.values]) if self.is_attention else (0.0, float(self.values.max()))
+
+    @property
+    def said(self) -> str:
+        """The title, and of attention how far from even it is."""
+        return f"{self.title}, {strength(float(self.values.max()))}" if self.is_attention else self.title
+
+
 @dataclass(frozen=True, kw_only=True)
 class Maps:
     """Layers with the same kinds of queries and keys, first to last, batch size one, on the CPU."""
@@ -67,6 +89,8 @@ class Maps:
     """Means over several layers; shown after the layers, without an index."""
     first: int = -1
     """Index, among layers and means, of the map shown first."""
+    first_head: int | None = None
+    """Index of its head shown first; None for the mean."""
     reader: Reader | None = None
     """Which of a grid of queries the model reads, if one stands for all."""
     note: str = ""
@@ -94,6 +118,13 @@ class Maps:
         """Return the row that the model reads of a layer, without prefix tokens."""
         rows = read_queries(weights, self.reader_of(recorded), num_query_prefix(recorded))
         return rows[..., recorded.num_prefix :]
+
+    def title_of(self, recorded: AttentionMap, head: int | None) -> str:
+        """Name a layer and its head, or the mean over heads, counted from 1."""
+        titles = dict(zip(map(id, self.shown), layer_titles(self.shown), strict=True))
+        num_heads = recorded.weights.shape[1]
+        of_head = "mean over heads" if head is None else f"head {head % num_heads + 1}"
+        return f"{titles[id(recorded)]}, {of_head}" if num_heads > 1 else titles[id(recorded)]
 
     def between_sides(self, recorded: AttentionMap) -> Float[Tensor, "heads queries keys"]:
         """Return a layer's weights without prefix tokens; of a token mixer, magnitudes scaled to 0..1."""
@@ -134,7 +165,7 @@ class Maps:
                 remedy="Choose the layer as well, with --layer",
             )
         if head is not None:
-            head = checked_index("head", head, weights.shape[1], of=f" in layer {recorded.layer}")
+            head = checked_index("head", head, weights.shape[1], of=f" in {layer_titles([recorded])[0]}")
         row = None if query is None else self._row_of(query, recorded)
         if row is not None:
             weights = weights[:, :, row : row + 1]
@@ -146,6 +177,23 @@ class Maps:
         else:
             return joined[:, recorded.num_prefix :]
         return values if recorded.grid is None else values.unflatten(-1, recorded.grid)
+
+    def heat(
+        self,
+        query: int | tuple[float, float] | None = None,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> Heat:
+        """Return ``attention`` over a picture as it is drawn."""
+        recorded = self.pick(layer)
+        return self.heat_of(self.attention(query, layer=layer, head=head), recorded, head)
+
+    def heat_of(
+        self, values: Float[Tensor, "rows columns"], recorded: AttentionMap, head: int | None
+    ) -> Heat:
+        times = times_even(values.flatten(), is_masked=recorded.kind == "self").view_as(values)
+        return Heat(times, self.title_of(recorded, head), is_attention=True)
 
     def _row_of(self, query: int | tuple[float, float], recorded: AttentionMap) -> int:
         if not isinstance(query, tuple):
@@ -195,8 +243,8 @@ def checked_index(what: str, index: int, count: int, *, of: str = "") -> int:
     if not -count <= index < count:
         raise ConfigError(
             f"there is no {what} {index}{of}",
-            expected=f"an index below {count}" if count else f"a model with a {what}",
-            remedy="Choose another one, -1 for the last",
+            expected=f"0, the first, to {count - 1}, or -1, the last" if count else f"a model with a {what}",
+            remedy="Choose another one",
         )
     return index % count
 
@@ -217,7 +265,7 @@ def layer_titles(maps: Sequence[AttentionMap]) -> list[str]:
 
 def _title(recorded: AttentionMap, *, has_levels: bool) -> str:
     if recorded.layer == "rollout":
-        return "all layers combined (rollout)"
+        return ROLLOUT_TITLE
     name, _, level = recorded.layer.partition(", ")
     words: list[str] = []
     for part in name.split("."):

@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
-from torch import Tensor
 
 from vitrail.core.durable import atomic_write
-from vitrail.interpret.draw import colour_of, colour_table, hex_colour
+from vitrail.interpret.draw import (
+    LEAST_BRIGHT,
+    NEARLY_EVEN,
+    colour_of,
+    colour_table,
+    hex_colour,
+    times_even,
+)
 from vitrail.interpret.record import AttentionMap
-from vitrail.interpret.viewer.maps import READER_NAMES, Boxes, Grid, Maps, Side, Tokens, layer_titles
+from vitrail.interpret.viewer.maps import READER_NAMES, Boxes, Grid, Heat, Maps, Side, Tokens, layer_titles
 from vitrail.interpret.viewer.picture import still_html
 from vitrail.report.page import page_html, picture_uri
 
@@ -65,7 +71,12 @@ def explanations_html(explanations: Sequence[Explanation], *, title: str | None 
 def data_element(explanations: Sequence[dict[str, Any]] = ()) -> str:
     """Return a page element with the script's data and the colour map."""
     # "</script" or "<!--" inside a string would end or change the script element that holds the data.
-    content = {"colours": _encode(colour_table()), "explanations": list(explanations)}
+    content = {
+        "colours": _encode(colour_table()),
+        "leastBright": LEAST_BRIGHT,
+        "nearlyEven": NEARLY_EVEN,
+        "explanations": list(explanations),
+    }
     text = json.dumps(content).replace("<", "\\u003c")
     return f'<script type="application/json" id="data">{text}</script>'
 
@@ -80,7 +91,7 @@ def explanation_data(explanation: Explanation, max_bytes: int | None = None) -> 
     share = (MAX_BYTES if max_bytes is None else max_bytes) // max(1, sum(len(part.shown) for part in parts))
     views = [_view_data(part, share) for part in parts]
     views += [
-        _class_data(method, name, explanation.relevance(method, class_name=name))
+        _class_data(method, name, explanation.heat(method, class_name=name))
         for method, name in explanation.class_maps
     ]
     first = explanation.first or (explanation.default_method if explanation.reads_patches else "")
@@ -91,6 +102,7 @@ def explanation_data(explanation: Explanation, max_bytes: int | None = None) -> 
         "picture": None if picture is None else picture_uri(picture, longest=LONGEST_PX),
         "width": 0 if picture is None else picture.width,
         "height": 0 if picture is None else picture.height,
+        "crop": explanation.crop,
         "scores": [[name, round(probability, 4)] for name, probability in explanation.scores],
         "views": views,
         "beams": [
@@ -113,6 +125,7 @@ def _view_data(maps: Maps, max_layer_bytes: int) -> dict[str, Any]:
         "keys": _side_data(maps.keys),
         "layers": layers,
         "first": maps.first % len(maps.shown),
+        "firstHead": 0 if maps.first_head is None else maps.first_head % len(maps.pick(None).weights[0]) + 1,
         "note": maps.note,
         "steps": list(maps.steps),
     }
@@ -129,10 +142,8 @@ def _side_data(side: Side) -> dict[str, Any]:
 
 
 def _layer_data(maps: Maps, recorded: AttentionMap, title: str, max_bytes: int) -> dict[str, Any]:
-    weights = maps.between_sides(recorded).detach().float().cpu().numpy()
-    # Heads of a layer share their colours, and so do words. Patches and boxes are too unequal.
-    is_words = isinstance(maps.queries, Tokens)
-    rows = {"mean": (weights.mean(axis=0), (0,) * is_words), "heads": (weights, (0, 1)[: 1 + is_words])}
+    weights = maps.between_sides(recorded).detach().float().cpu()
+    rows = {"mean": weights.mean(dim=0), "heads": weights}
     data: dict[str, Any] = {
         "name": recorded.layer,
         "title": title,
@@ -141,67 +152,55 @@ def _layer_data(maps: Maps, recorded: AttentionMap, title: str, max_bytes: int) 
         "reader": None if maps.reader is None else READER_NAMES[maps.reader_of(recorded)],
     }
     if maps.reader is not None:
-        read = maps.read(recorded.weights[0], recorded).float().numpy()
-        rows |= {"readMean": (read.mean(axis=0), ()), "readHeads": (read, (0,))}
-    # A weight between tokens is shown as a number.
-    data |= _encoded_rows(rows, num_heads=len(weights), are_numbers=isinstance(maps.keys, Tokens))
+        read = maps.read(recorded.weights[0], recorded).float().cpu()
+        rows |= {"readMean": read.mean(dim=0), "readHeads": read}
+    if isinstance(maps.keys, Tokens):  # whose weights are shown as numbers
+        data |= _fields({name: (roots(values.numpy()), 0.0) for name, values in rows.items()}, len(weights))
+    else:
+        is_masked = recorded.kind == "self"
+        times = {name: times_even(values, is_masked=is_masked) for name, values in rows.items()}
+        data |= _fields({name: doublings(values.numpy()) for name, values in times.items()}, len(weights))
     if not 0 < (len(data["mean"]) + len(data["heads"])) * 3 // 4 <= max_bytes:
         data["heads"] = None
     return data
 
 
-def _class_data(method: str, class_name: str, values: Float[Tensor, "rows columns"]) -> dict[str, Any]:
+def _class_data(method: str, class_name: str, heat: Heat) -> dict[str, Any]:
     """Return a class-specific map as a layer without heads and queries."""
-    words = "gradient times input" if method == "gradient_input" else method.replace("_", " ")
-    rows = {"readMean": (values.clamp(min=0).flatten().float().numpy(), ())}
-    layer = {"name": method, "title": words, "grid": list(values.shape), "queryGrid": None}
+    values = heat.values.flatten().float().numpy()
+    shares = np.round(values / max(heat.limits[1], 1e-12) * 255).astype(np.uint8)
+    layer = {"name": method, "title": heat.title, "grid": list(heat.values.shape), "queryGrid": None}
     return {
         "name": method,
         "className": class_name,
-        "title": f"{words}: {class_name}",
+        "title": heat.title,
         "queries": None,
         "keys": {"kind": "grid"},
-        "layers": [layer | {"reader": class_name} | _encoded_rows(rows)],
+        "layers": [layer | {"reader": class_name} | _fields({"readMean": (shares, 0.0)})],
+        "largest": float(f"{heat.limits[1]:.3g}"),
         "first": 0,
         "note": "",
         "steps": [],
     }
 
 
-def _encoded_rows(
-    rows: Mapping[str, tuple[np.ndarray, tuple[int, ...]]], *, num_heads: int = 0, are_numbers: bool = False
-) -> dict[str, Any]:
-    """Encode the rows of a layer, each with the axes that share one scale; what a layer lacks is None."""
-    encoded = {
-        name: _encode(roots(values) if are_numbers else quantise(values, shared))
-        for name, (values, shared) in rows.items()
-    }
-    scales = {name: _scale(values, shared) for name, (values, shared) in rows.items()}
+def _fields(rows: Mapping[str, tuple[np.ndarray, float]], num_heads: int = 0) -> dict[str, Any]:
+    """Encode the rows of a layer, and the doublings that 255 stands for; what a layer lacks is None."""
     fields = dict.fromkeys(("mean", "heads", "readMean", "readHeads"))
-    return {"numHeads": num_heads, "scales": scales, **fields, **encoded}
+    encoded = {name: _encode(values) for name, (values, _) in rows.items()}
+    tops = {name: round(top, 5) for name, (_, top) in rows.items()}
+    return {"numHeads": num_heads, "tops": tops, **fields, **encoded}
 
 
-def quantise(
-    rows: Float[np.ndarray, "*rows keys"], shared: tuple[int, ...] = ()
-) -> UInt8[np.ndarray, "*rows keys"]:
-    """Scale each row from its minimum to its maximum to 0..255, as a heat map shows it.
+def doublings(times: Float[np.ndarray, "*rows keys"]) -> tuple[UInt8[np.ndarray, "*rows keys"], float]:
+    """Store multiples of even attention as logarithms in one byte, less than even as 0.
 
-    Args:
-        shared: axes along which rows share one scale, which includes zero.
+    Returns:
+        The bytes, and the logarithm to base 2 that 255 stands for.
     """
-    low, high = _limits(rows, shared)
-    return np.round((rows - low) / np.maximum(high - low, 1e-12) * 255).astype(np.uint8)
-
-
-def _limits(rows: np.ndarray, shared: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    low, high = (of(axis=(*shared, -1), keepdims=True) for of in (rows.min, rows.max))
-    return np.minimum(low, 0) if shared else low, high
-
-
-def _scale(rows: np.ndarray, shared: tuple[int, ...]) -> list[float] | None:
-    """Return the limits of the colours; None where rows have their own."""
-    low, high = _limits(rows, shared)
-    return [float(f"{limit.item():.3g}") for limit in (low, high)] if low.size == 1 else None
+    logarithms = np.log2(np.maximum(times, 1.0))
+    top = max(float(logarithms.max(initial=0.0)), 1e-3)
+    return np.round(logarithms / top * 255).astype(np.uint8), top
 
 
 def roots(weights: Float[np.ndarray, "*rows keys"]) -> UInt8[np.ndarray, "*rows keys"]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,14 +17,16 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from vitrail.interpret.draw import (
+    GAP_PX,
     DrawnBox,
     colour_bar,
     draw_boxes,
     in_rows,
     overlay,
     shared_limits,
+    strength,
 )
-from vitrail.interpret.viewer.maps import Boxes, Grid, Maps, Tokens, checked_index, layer_titles
+from vitrail.interpret.viewer.maps import Boxes, Grid, Heat, Maps, Tokens, checked_index, layer_titles
 from vitrail.report.page import picture_uri
 from vitrail.report.plots import (
     COLOURS,
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 
     from vitrail.interpret.viewer.explanation import Explanation
 
+CAPTION_LETTER_PX, CAPTION_LINE_PX = 7, 17
 BOX_COLUMNS, MAX_BOX_TILES, BOX_TILE_PX = 3, 12, 480
 POINT_PX = 7  # radius of the mark of a patch
 WORD_COLUMNS, WORD_TILE_PX, LABEL_PX = 5, 220, 24
@@ -48,41 +53,79 @@ CELL_INCH = 0.19
 FONT_SIZE = 8.5
 CHARACTER_INCH = 0.068  # mean letter width
 LONGEST_LABEL = 16  # characters; the page shows whole tokens
+TITLED_INCH = 4.0  # least width of a picture with a title
 MAX_COLUMNS = 3  # panels of a PNG side by side
 DOTS_PER_INCH = 150
 
 
 def still(explanation: Explanation, layer: int | None, head: int | None) -> Image.Image:
     """Draw what boxes or words were read from as one picture; see ``Explanation.still``."""
-    queries, keys = explanation.maps[0].queries, explanation.maps[0].keys
-    if isinstance(queries, Boxes):
-        count = min(len(queries.texts), MAX_BOX_TILES - 1)
-        enlarged = explanation.enlarged
-        boxes = [drawn_box(queries, box, enlarged.size) for box in range(len(queries.texts))]
-        overlays, bar = _overlays(explanation, count, layer, head)
-        tiles = [draw_boxes(enlarged, boxes), *overlays]
-        for tile in tiles:
-            tile.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
-        sheet = in_rows([in_rows(tiles, BOX_COLUMNS), _beside_bar(bar, "decoder: attention of each box")], 1)
-        has_encoder = any(isinstance(part.queries, Grid) for part in explanation.maps)
-        if not has_encoder or layer is not None or head is not None:
-            return sheet
-        return in_rows([sheet, _from_middles(explanation, enlarged)], 1)
-    if isinstance(keys, Grid) and isinstance(queries, Tokens):
-        words = queries.texts[:-1]  # all but the end
-        overlays, bar = _overlays(explanation, len(words), layer, head)
-        tiles = [_labelled(explanation.enlarged, ""), *map(_labelled, overlays, words)]
-        return in_rows([in_rows(tiles, WORD_COLUMNS), bar], 1)
-    return Image.open(io.BytesIO(draw_alignments(panels_of(explanation.maps[0], layer, head))))
+    queries = explanation.maps[0].queries
+    if not isinstance(explanation.maps[0].keys, Grid):
+        return Image.open(io.BytesIO(alignments(explanation, layer, head)))
+    heats = _heats(explanation, layer, head)
+    limits = shared_limits(heat.values for heat in heats)
+    overlays = [
+        explanation.overlay(query, layer=layer, head=head, limits=limits) for query in range(len(heats))
+    ]
+    bar, said = colour_bar(limits, is_overlay=True), (explanation.title, said_of(explanation, layer, head))
+    if isinstance(queries, Tokens):
+        tiles = [_labelled(explanation.enlarged, ""), *map(_labelled, overlays, queries.texts)]
+        return captioned(in_rows(tiles, WORD_COLUMNS), said, bar)
+    assert isinstance(queries, Boxes)
+    enlarged = explanation.enlarged
+    boxes = [drawn_box(queries, box, enlarged.size) for box in range(len(queries.texts))]
+    tiles = [draw_boxes(enlarged, boxes), *overlays]
+    for tile in tiles:
+        tile.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
+    sheet = captioned(in_rows(tiles, BOX_COLUMNS), said, bar)
+    has_encoder = any(isinstance(part.queries, Grid) for part in explanation.maps)
+    if not has_encoder or layer is not None or head is not None:
+        return sheet
+    return in_rows([sheet, _from_middles(explanation, enlarged)], 1)
 
 
-def _overlays(
-    explanation: Explanation, count: int, layer: int | None, head: int | None
-) -> tuple[list[Image.Image], Image.Image]:
-    """Return the first queries' attention over the picture in shared colours, and the bar of these."""
-    limits = shared_limits(explanation.attention(query, layer=layer, head=head) for query in range(count))
-    overlays = [explanation.overlay(query, layer=layer, head=head, limits=limits) for query in range(count)]
-    return overlays, colour_bar(limits, is_overlay=True)
+def _heats(explanation: Explanation, layer: int | None, head: int | None) -> list[Heat]:
+    """Return the maps of the boxes, or of the words but the end, that a picture shows."""
+    queries = explanation.maps[0].queries
+    assert isinstance(queries, Boxes | Tokens)
+    num_words = len(queries.texts) - 1
+    count = num_words if isinstance(queries, Tokens) else min(num_words + 1, MAX_BOX_TILES - 1)
+    return [explanation.heat(query, layer=layer, head=head) for query in range(count)]
+
+
+def said_of(explanation: Explanation, layer: int | None, head: int | None) -> str:
+    """Say which layer and head a picture of boxes or words shows, and how far from even it is."""
+    maps = explanation.maps[0]
+    if isinstance(maps.keys, Grid):
+        title = maps.title_of(maps.pick(layer), head)
+        largest = [float(heat.values.max()) for heat in _heats(explanation, layer, head)]
+        return f"{title}, {strength(max(largest))}" if largest else title  # an empty caption has no word
+    panels = panels_of(maps, layer, head)
+    largest = max(float(panel.weights.max()) for panel in panels)
+    shown = panels[0].title if len(panels) == 1 else "every layer" if layer is None else "every head"
+    return f"{shown}, weights from 0 (white) to 1 (blue), the largest {largest:.2f}"
+
+
+def captioned(drawn: Image.Image, lines: Sequence[str], bar: Image.Image) -> Image.Image:
+    """Add lines of text and a colour bar below a picture."""
+    import matplotlib
+
+    width = max(drawn.width // CAPTION_LETTER_PX, len("all layers combined"))
+    text = "\n".join(part for line in lines for part in textwrap.wrap(line, width) or [""])
+    font = ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")), 12)
+    sheet = Image.new(
+        "RGB",
+        (
+            max(drawn.width, bar.width),
+            drawn.height + bar.height + (text.count("\n") + 1) * CAPTION_LINE_PX + 8,
+        ),
+        "white",
+    )
+    sheet.paste(drawn)
+    ImageDraw.Draw(sheet).multiline_text((GAP_PX, drawn.height + 2), text, fill="black", font=font, spacing=3)
+    sheet.paste(bar, (0, sheet.height - bar.height - 2))
+    return sheet
 
 
 def still_html(explanation: Explanation, number: int) -> str:
@@ -96,15 +139,13 @@ def still_html(explanation: Explanation, number: int) -> str:
         drawn = alignment_svg(f"alignment {number}", panel_of(explanation.maps[0]))
         return f"<figure>{drawn}<figcaption>{name}<br>{title}</figcaption></figure>"
     queries = None if explanation.reads_patches else explanation.maps[0].queries
-    if isinstance(queries, Boxes):
-        drawn_picture, title = explanation.overlay(0), escape(", ".join(queries.texts))
-    else:
-        chosen = (name for method, name in explanation.class_maps if method == explanation.first)
-        drawn_picture = explanation.still(class_name=next(chosen, None))
-    longest = STRIP_PX if isinstance(queries, Tokens) else STILL_PX
-    uri = picture_uri(drawn_picture, longest=longest)
-    shown = f" ({escape(explanation.method_for(None, None))})" if queries is None else ""
-    return f'<figure><img src="{uri}" alt="{name}"><figcaption>{name}: {title}{shown}</figcaption></figure>'
+    chosen = next((of for method, of in explanation.class_maps if method == explanation.first), None)
+    is_words = isinstance(queries, Tokens)
+    drawn_picture = explanation.still() if is_words else explanation.overlay(class_name=chosen)
+    uri = picture_uri(drawn_picture, longest=STRIP_PX if is_words else STILL_PX)
+    said = escape(explanation.said(class_name=chosen))
+    boxes = f"<br>{escape(', '.join(queries.texts))}" if isinstance(queries, Boxes) else ""
+    return f'<figure><img src="{uri}" alt="{name}"><figcaption>{name}: {said}{boxes}</figcaption></figure>'
 
 
 class Panel(NamedTuple):
@@ -148,12 +189,25 @@ def alignment_svg(name: str, panel: Panel) -> str:
         return inline_svg(figure, name)
 
 
-def draw_alignments(panels: Sequence[Panel], suffix: str = ".png") -> bytes:
+def alignments(explanation: Explanation, layer: int | None, head: int | None, suffix: str = ".png") -> bytes:
+    """Draw the alignments of an explanation with its prediction in words, as a file with that ending."""
+    panels = panels_of(explanation.maps[0], layer, head)
+    return draw_alignments(panels, suffix, title=f"{explanation.title}\n{said_of(explanation, layer, head)}")
+
+
+def draw_alignments(panels: Sequence[Panel], suffix: str = ".png", *, title: str = "") -> bytes:
     """Draw alignments of the same tokens in a grid, on white, as a file with that ending."""
     columns = min(MAX_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     width, height = _size(panels[0])
-    figure = white_figure(columns * width, rows * height, "")
+    width = max(width, TITLED_INCH / columns) if title else width
+    lines = [
+        part
+        for line in title.split("\n")
+        for part in textwrap.wrap(line, int(columns * width / CHARACTER_INCH))
+    ]
+    figure = white_figure(columns * width, rows * height + 0.2 * len(lines), "")
+    figure.suptitle("\n".join(lines), fontsize=FONT_SIZE + 1, parse_math=False)
     with _any_letters():
         panes = figure.subplots(rows, columns, squeeze=False).flatten()
         for axes, panel in zip(panes, panels, strict=False):
@@ -167,10 +221,7 @@ def panels_of(maps: Maps, layer: int | None, head: int | None) -> list[Panel]:
     """Return the mean over heads of every layer, or the heads of one layer, or one head."""
     titles = layer_titles(maps.layers)
     if layer is None and head is None:
-        return [
-            panel_of(maps, index, title=title if len(titles) > 1 else "")
-            for index, title in enumerate(titles)
-        ]
+        return [panel_of(maps, index, title=title) for index, title in enumerate(titles)]
     index = maps.first if layer is None else checked_index("layer", layer, len(maps.layers))
     num_heads = maps.layers[index].weights.shape[1]
     heads = range(num_heads) if head is None else [checked_index("head", head, num_heads)]
@@ -182,25 +233,17 @@ def _from_middles(explanation: Explanation, enlarged: Image.Image) -> Image.Imag
     boxes = explanation.maps[0].queries
     assert isinstance(boxes, Boxes)
     middles = [((y + bottom) / 2, (x + right) / 2) for x, y, right, bottom in boxes.corners[:BOX_COLUMNS]]
-    maps = [explanation.attention(middle, of="encoder") for middle in middles]
-    limits, tiles = shared_limits(maps), []
-    for (y, x), values in zip(middles, maps, strict=True):
-        drawn = overlay(enlarged, values, limits=limits)
+    heats = [explanation.part("encoder").heat(middle) for middle in middles]
+    limits, tiles = shared_limits(heat.values for heat in heats), []
+    for (y, x), heat in zip(middles, heats, strict=True):
+        drawn = overlay(enlarged, heat.values, limits=limits)
         column, row = x * drawn.width, y * drawn.height
         mark = (column - POINT_PX, row - POINT_PX, column + POINT_PX, row + POINT_PX)
         ImageDraw.Draw(drawn).ellipse(mark, fill="white", outline="black")
         drawn.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
         tiles.append(drawn)
-    bar = _beside_bar(colour_bar(limits, is_overlay=True), "encoder: attention from the point")
-    return in_rows([in_rows(tiles, BOX_COLUMNS), bar], 1)
-
-
-def _beside_bar(bar: Image.Image, text: str) -> Image.Image:
-    font = ImageFont.load_default(size=12)
-    strip = Image.new("RGB", (bar.width + int(font.getlength(text)) + 1, bar.height), "white")
-    strip.paste(bar)
-    ImageDraw.Draw(strip).text((bar.width, 0), text, fill="black", font=font)
-    return strip
+    said = (f"encoder: attention from the point, {heats[0].title}",)
+    return captioned(in_rows(tiles, BOX_COLUMNS), said, colour_bar(limits, is_overlay=True))
 
 
 def drawn_box(boxes: Boxes, box: int, size: tuple[int, int]) -> DrawnBox:

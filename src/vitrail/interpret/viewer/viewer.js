@@ -63,7 +63,7 @@ async function load(index) {
 
 function showView(index, isPicked = true) {
   const kept = shown.views[index].queries?.kind === "grid" && Array.isArray(state.chosen) && isPicked ? state.chosen : firstQuery(shown.views[index]);
-  Object.assign(state, { view: index, layer: shown.views[index].first, head: 0, chosen: kept, hovered: null, column: null, isPicked: isPicked || state.isPicked });
+  Object.assign(state, { view: index, layer: shown.views[index].first, head: shown.views[index].firstHead ?? 0, chosen: kept, hovered: null, column: null, isPicked: isPicked || state.isPicked });
   fill();
 }
 
@@ -91,10 +91,24 @@ function rowOf(each, layer, head, query) {
 // Between words the stored bytes are roots of the weights.
 const weight = (row, column) => (rowOf(viewOf(), layerOf(), state.head, row)[column] / 255) ** 2;
 
-// The values of the darkest and the brightest colour; null where every row has its own.
-function scaleOf(layer, head, query) {
+// The doublings of even attention that a byte of 255 stands for; 0 where it stands for the largest value.
+function topOf(layer, head, query) {
   const [mean, heads] = query === null ? ["readMean", "readHeads"] : ["mean", "heads"];
-  return layer.scales[head === 0 || layer[heads] === null ? mean : heads] ?? null;
+  return layer.tops[head === 0 || layer[heads] === null ? mean : heads] ?? 0;
+}
+
+const times = (row, top) => 2 ** (row.reduce((most, value) => Math.max(most, value), 0) * top / 255);
+
+// The brightest colour in multiples of even attention, the same for all tiles that are shown together.
+function brightest(each, query) {
+  let most = data.leastBright;
+  for (const layer of each.layers) {
+    for (let head = 0; head <= headsShown(layer); head++) {
+      const row = rowOf(each, layer, head, query);
+      if (row) most = Math.max(most, times(row, topOf(layer, head, query)));
+    }
+  }
+  return most;
 }
 
 const headsShown = (layer) => layer.numHeads > 1 && (layer.heads ?? layer.readHeads) !== null ? layer.numHeads : 0;
@@ -120,6 +134,11 @@ function nameOf(each, layer, query) {
 
 // ---- heat over a picture ----
 
+// From even attention, dark, to the brightest; what speaks for a class is stored as it is drawn.
+function shades(row, top, bright) {
+  return top ? row.map((value) => Math.max(0, Math.min(255, 255 * (2 ** (value * top / 255) - 1) / (bright - 1)))) : row;
+}
+
 function heat(row, [rows, columns], opacityOf) {
   const canvas = element("canvas", { width: columns, height: rows });
   const context = canvas.getContext("2d");
@@ -136,6 +155,7 @@ function heat(row, [rows, columns], opacityOf) {
 function drawPicture() {
   const [now, layer] = [subject(), layerOf()];
   const row = rowOf(viewOf(), layer, state.head, now);
+  const [left, top, right, bottom] = shown.crop.map((share, i) => share * (i % 2 ? shown.height : shown.width));
   const scale = Math.max(1, Math.ceil(560 / Math.max(shown.width, shown.height)));
   [view.width, view.height] = [shown.width * scale, shown.height * scale];
   const context = view.getContext("2d");
@@ -148,11 +168,24 @@ function drawPicture() {
     context.imageSmoothingEnabled = byId("smooth").checked;
     context.imageSmoothingQuality = "high";
     const opacity = byId("opacity").value / 100;
-    context.drawImage(heat(row, layer.grid, (value) => value * opacity), 0, 0, view.width, view.height);
+    const drawn = shades(row, topOf(layer, state.head, now), brightest(viewOf(), now));
+    context.drawImage(heat(drawn, layer.grid, (value) => value * opacity), left * scale, top * scale, (right - left) * scale, (bottom - top) * scale);
   }
+  if (shown.crop.join() !== "0,0,1,1") markCrop(context, inPixels(shown.crop));
   const boxes = boxesOf();
   if (boxes) drawBoxes(context, boxes, viewOf().queries === boxes ? now : -1);
   if (Array.isArray(now)) framePatch(context, layer, now);
+}
+
+// What the model does not see is dark.
+function markCrop(context, box) {
+  context.beginPath();
+  context.rect(0, 0, view.width, view.height);
+  context.rect(...box);
+  context.fillStyle = "#0009";
+  context.fill("evenodd");
+  Object.assign(context, { strokeStyle: "#fff", lineWidth: 2 });
+  context.strokeRect(...box);
 }
 
 const boxesOf = () => shown.views.find((each) => each.queries?.kind === "boxes")?.queries ?? null;
@@ -181,8 +214,10 @@ function frame(context, box, lines = [["#000", 5], ["#fff", 2.5]]) {
 function framePatch(context, layer, point) {
   const [rows, columns] = layer.queryGrid;
   const patch = patchOf(layer, point);
-  const [left, top] = [(patch % columns) / columns, Math.floor(patch / columns) / rows];
-  frame(context, inPixels([left, top, left + 1 / columns, top + 1 / rows]));
+  const [row, column] = [Math.floor(patch / columns), patch % columns];
+  const [left, top, right, bottom] = shown.crop;
+  const [wide, high] = [(right - left) / columns, (bottom - top) / rows];
+  frame(context, inPixels([left + column * wide, top + row * high, left + (column + 1) * wide, top + (row + 1) * high]));
 }
 
 // ---- a matrix between words ----
@@ -296,8 +331,10 @@ function describe() {
   const [each, layer, now] = [viewOf(), layerOf(), subject()];
   const where = [layer.title, headName(layer, state.head)].filter(Boolean).join(", ");
   const who = nameOf(each, layer, now);
-  const scale = isPicture(each) ? scaleOf(layer, state.head, now) : null;
-  const colouring = scale === null ? "" : `, colours from ${scale[0]} to ${scale[1]}`;
+  const row = isPicture(each) ? rowOf(each, layer, state.head, now) : null;
+  const most = row ? times(row, topOf(layer, state.head, now)) : 0;
+  const colouring = each.className ? `, bright: ${each.largest}` : !row ? ""
+    : `${nearly(most)}, up to ${digits(most)} times even attention. Dark: even or less; bright: ${digits(brightest(each, now))} times even`;
   byId("state").textContent = each.className ? `${each.title}, ${layer.grid.join(" x ")} patches${colouring}`
     : !isPicture(each) ? (now === null ? where : `${who} reads ${mostAttended(now)} \u00b7 ${where}`)
     : who ? `${who}: ${where}, ${layer.grid.join(" x ")} patches${colouring}` : shown.title;
@@ -310,10 +347,13 @@ function describe() {
   }
 }
 
+const digits = (value) => `${+value.toPrecision(value < 2 ? 3 : 2)}`;
+const nearly = (most) => most <= data.nearlyEven ? ", nearly even" : "";
+
 function mostAttended(row) {
   const texts = viewOf().keys.texts;
   const order = texts.map((_, column) => column).sort((a, b) => weight(row, b) - weight(row, a));
-  return (state.column === null ? order.slice(0, 3) : [state.column]).map((column) => `${texts[column]} ${weight(row, column).toFixed(2)}`).join(", ");
+  return (state.column === null ? order.slice(0, 3) : [state.column]).map((column) => `${texts[column]} ${weight(row, column).toFixed(2)}`).join(", ") + nearly(weight(row, order[0]) * texts.length / order.reduce((sum, column) => sum + weight(row, column), 0));
 }
 
 // ---- controls ----
@@ -385,9 +425,9 @@ function fillSheet() {
   const each = sheetOf();
   const most = Math.max(0, ...each.layers.map(headsShown));
   byId("sheet").style.gridTemplateColumns = `auto repeat(${most + 1}, auto)`;
-  byId("all-tiles").hidden = tile(each, each.layers[0], 0) === null;
+  byId("all-tiles").hidden = isPicture(each) && rowOf(each, each.layers[0], 0, subject()) === null;
   if (byId("all-tiles").hidden) return byId("sheet").replaceChildren();
-  const cells = [element("span", { className: "label" })];
+  const [cells, bright] = [[element("span", { className: "label" })], isPicture(each) ? brightest(each, subject()) : 0];
   for (let head = 0; head <= most; head++) cells.push(element("span", { textContent: head ? `head ${head}` : most ? "mean" : "" }));
   each.layers.forEach((layer, index) => {
     cells.push(element("span", { className: "label", textContent: layer.title, title: layer.name }));
@@ -396,7 +436,7 @@ function fillSheet() {
         cells.push(element("span"));
         continue;
       }
-      const button = element("button", { type: "button", ariaLabel: `${layer.title}, ${head ? `head ${head}` : "mean over heads"}` }, [tile(each, layer, head)]);
+      const button = element("button", { type: "button", ariaLabel: `${layer.title}, ${head ? `head ${head}` : "mean over heads"}` }, [tile(each, layer, head, bright)]);
       Object.assign(button.dataset, { layer: index, head });
       button.onclick = () => { if (viewOf() !== each) showView(findView((other) => other === each)); pick(index, head); };
       cells.push(button);
@@ -405,10 +445,10 @@ function fillSheet() {
   byId("sheet").replaceChildren(...cells);
 }
 
-function tile(each, layer, head) {
+function tile(each, layer, head, bright) {
   if (!isPicture(each)) return paint(each, layer, head);
   const row = rowOf(each, layer, head, subject());
-  return row ? heat(row, layer.grid) : null;
+  return row ? heat(shades(row, topOf(layer, head, subject()), bright), layer.grid) : null;
 }
 
 // Paint what another query attends to into the tiles that there are.
@@ -416,7 +456,8 @@ function paintSheet() {
   const each = sheetOf();
   if (!isPicture(each)) return;
   if (byId("all-tiles").hidden !== (rowOf(each, each.layers[0], 0, subject()) === null)) return fillSheet();
-  for (const button of byId("sheet").querySelectorAll("button")) button.replaceChildren(tile(each, each.layers[button.dataset.layer], +button.dataset.head));
+  const bright = brightest(each, subject());
+  for (const button of byId("sheet").querySelectorAll("button")) button.replaceChildren(tile(each, each.layers[button.dataset.layer], +button.dataset.head, bright));
 }
 
 // A table's rows of classes, each with its probability as a bar.
@@ -482,10 +523,17 @@ function boxAt({ corners }, [row, column]) {
   return holding.length ? corners.indexOf(holding.reduce((one, other) => area(other) < area(one) ? other : one)) : null;
 }
 
+// A point of the picture as shares of what the model saw of it; null outside.
+function inCrop([row, column]) {
+  const [left, top, right, bottom] = shown.crop;
+  const point = [(row - top) / (bottom - top), (column - left) / (right - left)];
+  return point.every((share) => share >= 0 && share < 1) ? point : null;
+}
+
 function queryAt(event) {
   const [point, queries] = [pointAt(event), viewOf().queries];
   if (point === null || queries === null) return null;
-  if (queries.kind === "grid") return point;
+  if (queries.kind === "grid") return inCrop(point);
   return queries.kind === "boxes" ? boxAt(queries, point) : null;
 }
 
@@ -498,7 +546,7 @@ view.onclick = (event) => {
   const encoder = findView((each) => each.queries?.kind === "grid");
   if (query === null && point !== null && queries.kind === "boxes" && encoder >= 0) {
     showView(encoder);
-    return choose(point);
+    return choose(inCrop(point));
   }
   choose(query !== null && isSame(query, state.chosen) ? null : query);
 };

@@ -27,6 +27,7 @@ from vitrail.tasks.predicting import (
     check_task,
     chunks_of,
     device_or_default,
+    over_photograph,
     read_image,
 )
 
@@ -153,7 +154,8 @@ class Captioner:
         from vitrail.tasks.captioning.explanation import explain_pixels
 
         ((name, given),) = name_inputs([image])
-        return explain_pixels(self, self.read(given, name), name, caption=caption)
+        explained = explain_pixels(self, self.read(given, name), name, caption=caption)
+        return over_photograph(explained, self.preprocessing.images, given)
 
     def read(self, image: OneImage, name: str | None = None) -> UInt8[Tensor, "3 height width"]:
         """Resize one image to the model's input size, as in training; ``name`` is for error messages."""

@@ -14,6 +14,7 @@ from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.tasks.captioning.explanation import explain_pixels
 from vitrail.tasks.captioning.predictor import Captioner
+from vitrail.tasks.predicting import over_photograph
 from vitrail.tasks.serving import (
     EngineChoice,
     Given,
@@ -32,6 +33,8 @@ class CaptionWork(NamedTuple):
     name: str
     pixels: UInt8[Tensor, "3 height width"]
     options: Options
+    content: bytes
+    """The image file."""
 
 
 class ServedCaptioner(Servable):
@@ -67,7 +70,7 @@ class ServedCaptioner(Servable):
             )
         content = image_content(given, max_pixels)
         pixels = self.captioner.preprocessing.images.read(content, name=given.name)
-        return CaptionWork(given.name, pixels, options)
+        return CaptionWork(given.name, pixels, options, content)
 
     def group(self, options: Options) -> Hashable:
         return (options.beam_size, options.num_best)
@@ -85,11 +88,12 @@ class ServedCaptioner(Servable):
     def explain(self, work: CaptionWork) -> Explanation:
         """Caption one image, or force a given caption, and record the attention behind each word."""
         try:
-            return explain_pixels(self.captioner, work.pixels, work.name, caption=work.options.target)
+            explained = explain_pixels(self.captioner, work.pixels, work.name, caption=work.options.target)
         except DataError as error:
             raise RefusalError(
                 422, error.given, expected=error.expected, remedy="Send another target, or none"
             ) from None
+        return over_photograph(explained, self.captioner.preprocessing.images, work.content)
 
 
 SERVED = ServedCaptioner

@@ -24,6 +24,7 @@ from vitrail.tasks.predicting import (
     check_task,
     chunks_of,
     device_or_default,
+    over_photograph,
     read_image,
 )
 
@@ -182,7 +183,7 @@ class Predictor(ImageClassifier):
     def explain(self, image: ImageInput) -> Explanation:
         """Classify one image and record the attention of every layer; ``DataError`` if it cannot be read."""
         ((name, given),) = name_inputs([image])
-        return self.explain_pixels(self.read(given), name)
+        return over_photograph(self.explain_pixels(self.read(given), name), self.preprocessing, given)
 
     def explain_pixels(
         self, pixels: UInt8[Tensor, "3 height width"], name: str, *, layer: int | None = None

@@ -12,6 +12,7 @@ from torch import Tensor
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.tasks.classification.predictor import ImageClassifier, Prediction, Predictor
+from vitrail.tasks.predicting import over_photograph
 from vitrail.tasks.serving import (
     EngineChoice,
     Given,
@@ -36,6 +37,8 @@ class ImageWork(NamedTuple):
     class_name: str | None = None
     labels: tuple[str, ...] = ()
     """CLIP only: the candidate names."""
+    content: bytes = b""
+    """The image file."""
 
 
 def classify_works(classifier: ImageClassifier, works: Sequence[ImageWork]) -> Sequence[dict[str, Any]]:
@@ -79,14 +82,16 @@ class ServedPredictor(Servable):
         content = image_content(given, max_pixels)
         pixels = self.predictor.preprocessing.read(content, name=given.name)
         top = options.top or USUAL_TOP
-        return ImageWork(given.name, pixels, top, options.method, options.class_name)
+        return ImageWork(given.name, pixels, top, options.method, options.class_name, content=content)
 
     def answer(self, works: Sequence[ImageWork]) -> Sequence[dict[str, Any]]:
         return classify_works(self.predictor, works)
 
     def explain(self, work: ImageWork) -> Explanation:
         """Classify one image and record the maps; all that runs the model is here."""
-        explained = self.predictor.explain_pixels(work.pixels, work.name)
+        explained = over_photograph(
+            self.predictor.explain_pixels(work.pixels, work.name), self.predictor.preprocessing, work.content
+        )
         usual = QUICK_METHOD if not explained.maps else None  # else the slow occlusion
         return explained.showing(work.method or usual, work.class_name)
 

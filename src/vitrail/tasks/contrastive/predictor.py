@@ -24,6 +24,7 @@ from vitrail.tasks.predicting import (
     check_task,
     chunks_of,
     device_or_default,
+    over_photograph,
     read_image,
 )
 
@@ -144,7 +145,8 @@ class ImageTextEncoder:
 
         texts = check_texts(texts)
         ((name, given),) = name_inputs([image])
-        return explain_pixels(self, self.read(given), name, texts, self.embed_texts(texts))
+        explained = explain_pixels(self, self.read(given), name, texts, self.embed_texts(texts))
+        return over_photograph(explained, self.preprocessing, given)
 
     def read(self, image: OneImage) -> UInt8[Tensor, "3 height width"]:
         """Resize one image to the model's input size, as in training.

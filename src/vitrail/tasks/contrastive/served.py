@@ -15,6 +15,7 @@ from vitrail.tasks.classification.served import USUAL_TOP, ImageWork, classify_w
 from vitrail.tasks.contrastive.explanation import explain_pixels
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, check_names
+from vitrail.tasks.predicting import over_photograph
 from vitrail.tasks.serving import (
     EngineChoice,
     Given,
@@ -56,7 +57,7 @@ class ServedCLIP(Servable):
         labels = read_labels(options.labels)
         content = image_content(given, max_pixels)
         pixels = self.encoder.preprocessing.read(content, name=given.name)
-        return ImageWork(given.name, pixels, options.top or USUAL_TOP, labels=labels)
+        return ImageWork(given.name, pixels, options.top or USUAL_TOP, labels=labels, content=content)
 
     def group(self, options: Options) -> Hashable:
         return options.labels
@@ -68,6 +69,7 @@ class ServedCLIP(Servable):
         """Compare one image with the names, and record the image regions behind each."""
         vectors = self._classifier(work.labels).class_embeddings
         explained = explain_pixels(self.encoder, work.pixels, work.name, work.labels, vectors)
+        explained = over_photograph(explained, self.encoder.preprocessing, work.content)
         return explained.showing(None if explained.maps else "gradient_input")  # not the slower occlusion
 
     def _embed_labels(self, labels: tuple[str, ...]) -> ZeroShotClassifier:

@@ -29,7 +29,14 @@ from vitrail.tasks.detection.detections import (
     own_threshold,
     select_boxes,
 )
-from vitrail.tasks.predicting import answer_in_order, check_positive, check_task, chunks_of, device_or_default
+from vitrail.tasks.predicting import (
+    answer_in_order,
+    check_positive,
+    check_task,
+    chunks_of,
+    device_or_default,
+    over_photograph,
+)
 
 if TYPE_CHECKING:
     from vitrail.interpret.viewer.explanation import Explanation
@@ -167,7 +174,8 @@ class Detector:
         least = self.threshold_of(threshold)
         ((name, given),) = name_inputs([image])
         pixels, size = self.read(given, name)
-        return explain_boxes(self, pixels, size, name=name, threshold=least)
+        explained = explain_boxes(self, pixels, size, name=name, threshold=least)
+        return over_photograph(explained, self.preprocessing, given)
 
     def threshold_of(self, threshold: float | None) -> float:
         """Return the given threshold, or the model's own.

@@ -13,6 +13,7 @@ from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.tasks.detection.explanation import explain_boxes
 from vitrail.tasks.detection.predictor import Detector
+from vitrail.tasks.predicting import over_photograph
 from vitrail.tasks.serving import EngineChoice, Given, Options, Servable, common_facts, image_content
 
 USUAL_SIZES = ((300, 400), (400, 300))  # height and width of images that models are warmed up with
@@ -25,6 +26,8 @@ class BoxWork(NamedTuple):
     pixels: UInt8[Tensor, "3 height width"]
     size: tuple[int, int]
     threshold: float
+    content: bytes
+    """The image file."""
 
 
 class ServedDetector(Servable):
@@ -63,7 +66,7 @@ class ServedDetector(Servable):
     def read(self, given: Given, options: Options, max_pixels: int) -> BoxWork:
         content = image_content(given, max_pixels)
         pixels, size = self.detector.read(content, given.name)
-        return BoxWork(given.name, pixels, size, self.detector.threshold_of(options.threshold))
+        return BoxWork(given.name, pixels, size, self.detector.threshold_of(options.threshold), content)
 
     def answer(self, works: Sequence[BoxWork]) -> Sequence[dict[str, Any]]:
         found = self.detector.find([work.pixels for work in works])
@@ -73,7 +76,9 @@ class ServedDetector(Servable):
         ]
 
     def explain(self, work: BoxWork) -> Explanation:
-        return explain_boxes(self.detector, work.pixels, work.size, name=work.name, threshold=work.threshold)
+        detector = self.detector
+        explained = explain_boxes(detector, work.pixels, work.size, name=work.name, threshold=work.threshold)
+        return over_photograph(explained, detector.preprocessing, work.content)
 
 
 SERVED = ServedDetector
