@@ -48,6 +48,15 @@ def test_nothing_is_imported_before_the_first_look_up(plugins: Path) -> None:
     assert f"{plugins.name}.square" in sys.modules
 
 
+def test_a_module_that_a_name_begins_with_is_imported_alone(plugins: Path) -> None:
+    (plugins / "square.py").write_text("ENTRIES = {'square_tile': 4, 'roundel': 1}\n")
+    registry = make_registry(plugins)
+    assert registry["square_tile"] == 4
+    assert f"{plugins.name}.round" not in sys.modules
+    assert registry["roundel"] == 1  # not of the module round
+    assert [*registry] == ["circle", "square_tile", "roundel"]
+
+
 def test_a_new_file_is_a_new_entry(plugins: Path) -> None:
     (plugins / "flat.py").write_text("ENTRIES = {'line': 2}\n")
     assert make_registry(plugins)["line"] == 2

@@ -17,7 +17,8 @@ T = TypeVar("T")
 class Registry(Mapping[str, T]):
     """Map names to entries collected from every module of a package.
 
-    Modules are imported at the first look-up, in alphabetical order, so ``import vitrail`` stays cheap.
+    Modules are imported when needed, so ``import vitrail`` stays cheap: for one name, those that it begins
+    with; for any other question, all in alphabetical order.
 
     Args:
         kind: singular noun for error messages, such as ``"model"``.
@@ -35,11 +36,14 @@ class Registry(Mapping[str, T]):
         module: str | None = None,
     ) -> None:
         self.kind, self.package, self._collect, self._module = kind, package, collect, module
+        self._asked: dict[str, Mapping[str, T]] = {}  # entries by module
         self._found: dict[str, T] | None = None
 
     def __getitem__(self, name: str) -> T:
         """Return an entry; an unknown name raises ConfigError, with the nearest names as its remedy."""
-        entries = self._entries()
+        entries = self._entries_alike(name) if self._found is None else self._found
+        if name not in entries:
+            entries = self._entries()
         if name not in entries:
             raise ConfigError(
                 f"there is no {self.kind} named {name!r}",
@@ -57,19 +61,32 @@ class Registry(Mapping[str, T]):
     def __len__(self) -> int:
         return len(self._entries())
 
+    def _entries_alike(self, name: str) -> dict[str, T]:
+        """Return the entries of the modules whose name a name begins with, such as vit for vit_s16."""
+        found: dict[str, T] = {}
+        for module in self._list_modules():
+            if name.startswith(module.partition(".")[0]):
+                found.update(self._ask(module))
+        return found
+
     def _entries(self) -> dict[str, T]:
         if self._found is None:
             found: dict[str, T] = {}
-            folder = importlib.import_module(self.package)
-            for name in self._list_modules(folder):
-                entries = self._collect(importlib.import_module(f"{self.package}.{name}"))
+            for name in self._list_modules():
+                entries = self._ask(name)
                 twice = found.keys() & entries.keys()
                 assert not twice, f"{self.kind} registered twice: {sorted(twice)}"
                 found.update(entries)
             self._found = found
         return self._found
 
-    def _list_modules(self, folder: ModuleType) -> list[str]:
+    def _ask(self, module: str) -> Mapping[str, T]:
+        if module not in self._asked:
+            self._asked[module] = self._collect(importlib.import_module(f"{self.package}.{module}"))
+        return self._asked[module]
+
+    def _list_modules(self) -> list[str]:
+        folder = importlib.import_module(self.package)
         found = sorted(pkgutil.iter_modules(folder.__path__), key=lambda info: info.name)
         if self._module is None:
             return [info.name for info in found if not info.ispkg]
