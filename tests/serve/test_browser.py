@@ -107,7 +107,7 @@ def test_each_class_can_be_asked_what_speaks_for_it(page: Any, url: str) -> None
 
     last.press("Enter")
 
-    page.locator("#state", has_text=f"relevance: {name}").wait_for()
+    page.locator("#state", has_text=f"relevance: evidence for {name}").wait_for()
     assert page.locator("#scores button:focus").inner_text() == name
 
 

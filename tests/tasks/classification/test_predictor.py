@@ -111,7 +111,9 @@ def test_explanation_agrees_with_the_prediction(run: Path, image_folder: Path) -
     predictor, path = Predictor(run), image_folder / "red" / "red-0.png"
     explanation = predictor.explain(path)
     assert dict(explanation.scores) == pytest.approx(dict(predictor.predict(path)[0].scores))
-    assert explanation.picture.size == (8, 12)
+    assert explanation.picture.size == (23, 17), "the whole photograph"
+    left, top, right, bottom = explanation.crop
+    assert (right - left) * 23 / ((bottom - top) * 17) == pytest.approx(8 / 12), "what the model saw of it"
     assert len(explanation.layers) == 2
     assert explanation.maps[0].reader == "mean"
 
@@ -153,8 +155,10 @@ def test_overlay_and_sheet_are_written_as_pictures(run: Path, image_folder: Path
     explanation = Predictor(run).explain(image_folder / "red" / "red-0.png")
     explanation.save(tmp_path / "overlay.png")
     with Image.open(tmp_path / "overlay.png") as written:
-        assert np.array_equal(np.asarray(written), np.asarray(explanation.overlay()))
-        assert written.width / written.height == 8 / 12
+        assert np.array_equal(np.asarray(written), np.asarray(explanation.still()))
+        drawn = explanation.overlay()
+        assert np.array_equal(np.asarray(written)[: drawn.height], np.asarray(drawn))
+    assert drawn.width / drawn.height == 23 / 17
     assert explanation.sheet().width > 2 * 48
     with pytest.raises(ConfigError, match="no suffix of a known format"):
         explanation.save(tmp_path / "overlay")

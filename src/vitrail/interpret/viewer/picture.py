@@ -99,8 +99,8 @@ def said_of(explanation: Explanation, layer: int | None, head: int | None) -> st
     maps = explanation.maps[0]
     if isinstance(maps.keys, Grid):
         title = maps.title_of(maps.pick(layer), head)
-        largest = [float(heat.values.max()) for heat in _heats(explanation, layer, head)]
-        return f"{title}, {strength(max(largest))}" if largest else title  # an empty caption has no word
+        heats = _heats(explanation, layer, head)  # none of an empty caption
+        return f"{title}, {strength(max(float(heat.values.max()) for heat in heats))}" if heats else title
     panels = panels_of(maps, layer, head)
     largest = max(float(panel.weights.max()) for panel in panels)
     shown = panels[0].title if len(panels) == 1 else "every layer" if layer is None else "every head"
