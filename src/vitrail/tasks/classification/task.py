@@ -104,7 +104,7 @@ class ClassificationTask(Task):
         is_upright = parts.dataset.upright
         augment, choices = choose_mixing(experiment.augment, epochs, is_upright=is_upright)
         augment = augment.with_given(asked.augment)
-        objective = copy(parts.objective)
+        objective: Any = copy(parts.objective)
         objective.augment = augment
         return (
             experiment.model_copy(update={"augment": augment}),
