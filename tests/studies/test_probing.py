@@ -92,7 +92,7 @@ def test_the_command_shows_scores_in_80_columns(
     tree = json.loads(capsys.readouterr().out)
 
     assert "accuracy" in shown
-    assert "protocol:weighted 15-nn of 15" in shown
+    assert "protocol:weighted 5-nn of 15" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert tree["signature"]["features"] == "12 of model"
     assert main([*arguments, "--neighbours", "0"]) == 2

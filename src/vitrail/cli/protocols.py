@@ -103,7 +103,7 @@ def probe(
             only, fine-tune.
         preparation: How images of a benchmark are resized: published, as in papers, or model, as in its
             training. Default: published.
-        neighbours: knn only: number of neighbours. Default: 20.
+        neighbours: knn only: number of neighbours. Default: 20, or the images of the smallest class.
         temperature: knn only: smaller values weight the nearest images more. Default: 0.07.
         budget: Time limit of each fine-tuning, such as 90s or 10m.
         output: Parent folder of fine-tuning run directories, where finished ones are reused. Default: runs.

@@ -321,7 +321,7 @@ def probe(
     *,
     protocol: ProbeProtocol = "linear",
     preparation: Preparing = "published",
-    num_neighbours: int = NUM_NEIGHBOURS,
+    num_neighbours: int | None = None,
     temperature: float = TEMPERATURE,
     batch_size: int = BATCH_SIZE,
     on_progress: OnProgress | None = None,
@@ -337,14 +337,16 @@ def probe(
             nearest neighbours among train and validation images.
         preparation: how images of a benchmark are resized: as in papers, or as in the ``model``'s training;
             size and colour statistics are the model's in either case.
-        num_neighbours, temperature: as in ``weighted_votes``.
+        num_neighbours: by default 20, or as many as the smallest class has images, since its own could never
+            win the vote otherwise.
+        temperature: as in ``weighted_votes``.
 
     Raises:
         CheckpointError: there is no usable model.
         DataError: the data cannot be used.
         ConfigError: the model has no features of whole images; or a number is not positive.
     """
-    if num_neighbours < 1 or temperature <= 0:
+    if (num_neighbours is not None and num_neighbours < 1) or temperature <= 0:
         raise ConfigError(
             f"{num_neighbours} neighbours and a temperature of {temperature:g}",
             expected="one neighbour or more, and a temperature above 0",
@@ -370,13 +372,15 @@ def probe(
         bank, known = (
             torch.cat(pair).to(device) for pair in zip(parts["train"], parts["validation"], strict=True)
         )
+        smallest = int(torch.bincount(known)[known.unique()].min())
+        num_neighbours = min(num_neighbours or min(NUM_NEIGHBOURS, smallest), len(bank))
         probabilities = weighted_votes(
             *(bank, known, parts["test"].values.to(device)),
             num_classes=len(dataset.class_names),
             num_neighbours=num_neighbours,
             temperature=temperature,
         ).cpu()
-        how = f"weighted {min(num_neighbours, len(bank))}-nn of {len(bank)}, temperature {temperature:g}"
+        how = f"weighted {num_neighbours}-nn of {len(bank)}, temperature {temperature:g}"
     else:
         how, probabilities = _linear(dataset, parts, reader.machine, on_progress)
     labels = parts["test"].labels

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from making.image_folders import encode
+from making.image_folders import encode, noise
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.images import read_image
@@ -497,3 +497,47 @@ def test_tables_of_the_hub_are_read_the_same_way(tmp_path: Path) -> None:
 
     assert len(dataset.test)
     assert {"unlabelled-splits", "incomplete-rows"} <= {finding.check for finding in dataset.findings}
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["cat", "cat|dog", "dog", "cat"], r"several classes of one image, such as 'cat\|dog'.*Keep the one"),
+        (
+            [f"{0.137 * index:.3f}" for index in range(1, 13)],
+            r"12 different numbers, such as 0.137.*low and high",
+        ),
+    ],
+)
+def test_labels_that_are_no_classes_are_asked_about(tmp_path: Path, labels: list[str], message: str) -> None:
+    rows = []
+    for index, label in enumerate(labels):
+        (tmp_path / f"{index}.png").write_bytes(encode(noise((6, 6), seed=index)))
+        rows.append(f"{index}.png,{label}")
+    (tmp_path / "all.csv").write_text("\n".join(["image,label", *rows]))
+    with pytest.raises(DataError, match=message):
+        open_dataset(tmp_path / "all.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [("pets.zip", "unzip .*pets.zip -d .*pets"), ("pets.tar.gz", "tar xf")]
+)
+def test_an_archive_is_answered_with_unpacking(tmp_path: Path, name: str, command: str) -> None:
+    (tmp_path / name).write_bytes(b"PK")
+    with pytest.raises(DataError, match=rf"is an archive.* Unpack it first, such as by '{command}"):
+        open_dataset(tmp_path / name)
+
+
+def test_boxes_are_not_opened_as_class_folders(tmp_path: Path) -> None:
+    for folder in ("train2017", "val2017", "annotations"):
+        (tmp_path / folder).mkdir()
+    for folder in ("train2017", "val2017"):
+        (tmp_path / folder / "a.png").write_bytes(encode(noise((6, 6))))
+        content = {
+            "images": [{"id": 1, "file_name": "a.png", "width": 6, "height": 6}],
+            "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 1, 3, 3], "area": 9}],
+            "categories": [{"id": 1, "name": "cell"}],
+        }
+        (tmp_path / "annotations" / f"instances_{folder}.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match="holds images with boxes"):
+        open_dataset(tmp_path)

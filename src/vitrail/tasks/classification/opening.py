@@ -26,6 +26,7 @@ from vitrail.tasks.classification.benchmarks import BENCHMARKS, benchmark_of
 from vitrail.tasks.classification.formats import FORMATS, folders, idx, read_path, tables
 from vitrail.tasks.classification.formats.folders import CLASS_FOLDERS
 from vitrail.tasks.classification.formats.tables import read_by_name
+from vitrail.tasks.registry import task_of_source
 
 BUILTIN_PREFIX = "builtin:"
 FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of Debian's package dataset-fashion-mnist
@@ -57,6 +58,12 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
             f"{text} cannot be trained on: there are no training images of {benchmark.title}",
             expected=f"a folder with {benchmark.layout}",
             remedy=f"Put them there; a trained model is scored without them: vitrail evaluate RUN {text}",
+        )
+    if dataset.format == CLASS_FOLDERS and (found := task_of_source(text)).name != "classification":
+        raise DataError(
+            f"{text} holds {found.contents}",
+            expected="images with classes",
+            remedy="Train on it with vitrail.train or 'vitrail train', which recognise it",
         )
     if len(dataset.class_names) < 2 or not len(dataset.train):
         classes = number_of(len(dataset.class_names), "class")

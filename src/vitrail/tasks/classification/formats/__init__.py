@@ -12,6 +12,7 @@ from pathlib import Path
 from vitrail.core.errors import DataError
 from vitrail.data.formats import RawDataset, damaged, format_of, formats_in, layouts
 
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".7z", ".rar")
 FORMATS = formats_in("vitrail.tasks.classification.formats", "data format")
 
 
@@ -30,6 +31,14 @@ def read_path(path: Path) -> RawDataset:
             json.loads(path.read_bytes().decode("utf-8-sig"))
         except (OSError, ValueError, RecursionError) as error:
             raise damaged(path, error, expected="a complete JSON file, text encoded as UTF-8") from None
+    if path.name.lower().endswith(ARCHIVES):
+        folder = path.with_name(path.name.split(".")[0])
+        unpack = f"unzip {path} -d {folder}" if path.suffix.lower() == ".zip" else f"tar xf {path}"
+        raise DataError(
+            f"{path} is an archive",
+            expected="the folder or the table inside it",
+            remedy=f"Unpack it first, such as by '{unpack}', and name the folder",
+        )
     raise DataError(
         f"{path} is of no known format",
         expected=layouts(FORMATS),

@@ -33,6 +33,8 @@ from vitrail.data.tables import (
 )
 
 UNKNOWN_LABEL = -1  # marks an image without a label on the hub, where classes have names
+MANY_NUMBERS = 10  # with decimals, above which they are measurements and no classes
+NUMBER = re.compile(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?")
 PLAIN = re.compile(r"[a-z]+")
 
 
@@ -130,6 +132,7 @@ def _rows_of(table: Table) -> _Rows:
             expected=f"paths relative to the folder {table.path.parent}, or absolute ones",
             remedy=f"Correct the column {image_column!r}, or move the table",
         )
+    _check_labels([row.label for row in rows], f"the column {label_column!r} of {table.path}")
     incomplete = about(
         dropped,
         "warning",
@@ -138,6 +141,30 @@ def _rows_of(table: Table) -> _Rows:
         "Left out; complete or remove them",
     )
     return _Rows(rows, class_names, (*table.findings, *incomplete))
+
+
+def _check_labels(labels: Sequence[str], called: str) -> None:
+    """Refuse labels that are several classes each, or measurements.
+
+    Raises:
+        DataError: they are.
+    """
+    distinct = set(labels)
+    for sign in "|;":
+        joined = sorted(label for label in distinct if sign in label.strip(sign))
+        parts = Counter(part.strip() for label in distinct for part in label.split(sign) if part.strip())
+        if joined and max(parts.values()) > 1:  # the same class alone, or with others
+            raise DataError(
+                f"{called} names several classes of one image, such as {joined[0]!r}",
+                expected="one class for each image",
+                remedy="Keep the one that matters; several labels for an image cannot be learned",
+            )
+    if sum("." in label for label in distinct) > MANY_NUMBERS and all(map(NUMBER.fullmatch, distinct)):
+        raise DataError(
+            f"{called} holds {len(distinct)} different numbers, such as {min(distinct)}",
+            expected="classes; a model that predicts numbers cannot be trained",
+            remedy="Replace them by classes such as low and high, or name the column of classes 'label'",
+        )
 
 
 def _tables_of(folder: Path) -> dict[SplitName, list[Path]]:
