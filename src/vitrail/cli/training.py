@@ -210,7 +210,7 @@ def check(
         task.draw_findings(output, dataset, verdict)
         tell([f"page {output}"])
     if fix is not None and isinstance(task, Repairing):
-        fixed = task.write_clean(dataset, verdict, fix)
+        fixed = task.write_clean(dataset, fix)
         left = task.check(task.open(settings.model_copy(update={"source": str(fixed.folder)})))
         tell([*fixed.summary(), *left.summary()])
         tree |= {"fixed": fixed.to_json(), "copy": left.to_json()}

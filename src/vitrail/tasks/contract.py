@@ -109,7 +109,7 @@ class Repairing(Protocol):
     def draw_findings(self, path: Path, dataset: Any, verdict: Verdict) -> None:
         """Write a page with samples of each finding."""
 
-    def write_clean(self, dataset: Any, verdict: Verdict, folder: Path) -> Any:
+    def write_clean(self, dataset: Any, folder: Path) -> Any:
         """Write a repaired copy; the source is only read."""
 
 

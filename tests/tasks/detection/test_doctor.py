@@ -280,6 +280,52 @@ def test_a_split_to_train_on_without_boxes_is_an_error(tmp_path: Path) -> None:
     assert not verdict.usable
 
 
+@pytest.mark.parametrize("layout", ALL)
+@pytest.mark.parametrize(
+    "boxes",
+    [
+        [[float("nan"), 3, 9, 9], [float("inf"), 5, 2, 2]],
+        [[20, 30, 20, 44]],
+        [[200, 30, 220, 44], [float("nan"), 3, 9, 9]],
+        [[30, 20, 20, 44]],
+    ],
+)
+@pytest.mark.parametrize("number", [1, 13, 17])  # of training, validation and test
+def test_an_image_without_a_usable_box_of_several_is_left_out(
+    tmp_path: Path, layout: str, boxes: list[list[float]], number: int
+) -> None:
+    scenes = make_scenes()
+    scenes[number].boxes, scenes[number].labels = boxes, [0, 1][: len(boxes)]
+    dataset = open_boxes(WRITERS[layout](tmp_path / "set", scenes))
+
+    verdict = check_boxes(dataset)
+
+    lost = found(verdict)["no-usable-box"]
+    (item,) = lost.items
+    assert item.endswith(f"{scenes[number].name}: {len(boxes)} {'boxes' if len(boxes) > 1 else 'box'}")
+    assert {Path(name).name for name in verdict.exclude} == {scenes[number].name}
+    assert "images-without-boxes" not in found(verdict)
+
+
+def test_crowds_are_told_and_nothing_is_learned_from_them_alone() -> None:
+    boxes, labels = [np.array([[1, 1, 9, 9]], dtype=np.float32)] * 3, [np.zeros(1)] * 3
+    images = np.random.default_rng(0).integers(0, 255, size=(3, 20, 30, 3), dtype=np.uint8)
+    sizes = np.array([[20, 30]] * 3)
+
+    def verdict_of(*are_crowds: bool) -> Verdict:
+        crowds = [np.array([is_crowd]) for is_crowd in are_crowds]
+        split = BoxSplit(images, boxes, labels, list("abc"), sizes=sizes, is_crowd=crowds)
+        return check_boxes(boxes_in_memory(split.take([0, 1]), test=split.take([2])))
+
+    some, crowds_to_test, crowds = (verdict_of(*flags) for flags in ((1, 0, 0), (0, 0, 1), (1, 1, 0)))
+
+    assert (found(some)["crowds"].count, some.exclude, some.usable) == (1, {"a"}, True)
+    assert not crowds_to_test.exclude
+    assert "no-test-boxes" in found(crowds_to_test)
+    assert "no-training-boxes" in found(crowds)
+    assert not crowds.usable
+
+
 def test_numbers_that_are_none_are_found_in_memory() -> None:
     boxes = np.array([[1, 1, 9, 9], [1, np.nan, 9, 9], [1, 1, np.inf, 9]], dtype=np.float32)
     noise = np.random.default_rng(0).integers(0, 255, size=(2, 20, 30, 3), dtype=np.uint8)

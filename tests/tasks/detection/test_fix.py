@@ -36,7 +36,7 @@ from vitrail.tasks.detection.opening import open_boxes
 
 def fix(source: Path, folder: Path) -> Fixed:
     dataset = open_boxes(source)
-    return write_clean(dataset, check_boxes(dataset), folder)
+    return write_clean(dataset, folder)
 
 
 def checks(source: Path) -> set[str]:
@@ -329,7 +329,7 @@ def test_pixels_groups_and_equal_file_names_are_kept(tmp_path: Path) -> None:
     )
     dataset = boxes_in_memory(split, class_names=("one",))
 
-    write_clean(dataset, check_boxes(dataset), tmp_path / "clean")
+    write_clean(dataset, tmp_path / "clean")
 
     names = sorted(path.name for path in (tmp_path / "clean" / "train").iterdir())
     assert names == ["X-3.png", "x-2.png", "x.png"]
@@ -432,11 +432,15 @@ def test_an_image_that_loses_every_box_is_left_out(tmp_path: Path, layout: str) 
     scenes = make_scenes()
     scenes[1].boxes, scenes[1].labels = [[200, 30, 220, 44], [20, 30, 20, 44]], [0, 1]
     scenes[2].boxes, scenes[2].labels = [], []  # nothing was ever on it
+    scenes[3].boxes, scenes[3].labels = [[float("nan"), 3, 9, 9]], [0]
 
     fixed = fix(WRITERS[layout](tmp_path / "set", scenes), tmp_path / "clean")
 
-    assert fixed.changes == {"emptied": 1, "empty": 1, "outside": 1}
-    assert [Path(name).name for name in fixed.items["emptied"]] == ["train-1.png"]
-    assert any("1 image left out: no box of it can be used" in line for line in fixed.summary())
+    assert fixed.changes == {"emptied": 2, "empty": 1, "outside": 1, "malformed": 1}
+    assert [Path(name).name for name in fixed.items["emptied"]] == ["train-1.png", "train-3.png"]
+    assert any("2 images left out: no box of it can be used" in line for line in fixed.summary())
     names = {Path(name).name for name in open_boxes(tmp_path / "clean").train.names}
-    assert names == {scene.name for scene in scenes if scene.split == "train"} - {"train-1.png"}
+    assert names == {scene.name for scene in scenes if scene.split == "train"} - {
+        "train-1.png",
+        "train-3.png",
+    }

@@ -134,6 +134,16 @@ def no_known_class(root: Path) -> Path:
     return root
 
 
+def no_numbers(root: Path) -> Path:
+    scenes = varied_scenes(4, seed=0)
+    write_images(root, scenes)
+    content = coco_content(scenes)
+    for entry in content["annotations"]:
+        entry["bbox"] = "1 2 3 4"
+    write_json(root / "all.json", content)
+    return root
+
+
 def other_json(root: Path) -> Path:
     return write_json(root / "labels.json", {"shapes": []})
 
@@ -156,7 +166,11 @@ def run_configuration(root: Path) -> Path:
         (empty_folder, "holds no file"),
         (folder_of_texts, "holds no images with annotations (other files: 1 .txt)"),
         (no_boxes, "has 3 images and no box"),
-        (no_known_class, "no box of a class with a name: 6 boxes have the class ids"),
+        (no_known_class, "no box of a class with a name: 6 boxes with class ids"),
+        (
+            no_numbers,
+            "no box that can be read: 6 malformed boxes, such as all.json: annotation 0, scene1.png",
+        ),
         (other_json, "has no list 'images' and 'categories', its keys are 'shapes'"),
         (single_xml, "is not detection data"),
         (run_configuration, "run.yaml names no folder of images, and none lies beside it"),

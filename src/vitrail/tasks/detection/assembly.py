@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +49,8 @@ class AnnotatedImage:
     boxes: list[AnnotatedBox] = field(default_factory=list)
     claimed_size: tuple[int, int] | None = None
     """Height and width in the annotation."""
+    num_malformed: int = 0
+    """Boxes that are left out, since they are not a class and four finite numbers."""
 
 
 @dataclass
@@ -82,6 +84,7 @@ class Reading:
         finite = finite_numbers(numbers) if is_box and len(numbers) == 4 else None
         if finite is None or key is None or key == "":
             self.note("malformed-boxes", called)
+            image.num_malformed += 1
         else:
             image.boxes.append(AnnotatedBox(finite, key, **flags))
 
@@ -192,6 +195,27 @@ def whole_number(value: Any) -> int | None:
         return None
 
 
+def id_shift(declared: Sequence[int], used: Collection[int]) -> int:
+    """Return 1 or -1 if used ids count from one more or one less than declared ones, 0 if they agree.
+
+    Ids are off by one if they skip the first declared one, use the one after the last and no other
+    undeclared one; or the other way round. Few of many ids prove nothing.
+
+    Args:
+        declared: ids of classes or of images, ascending; there may be none.
+        used: those of the boxes.
+
+    >>> id_shift((0, 1, 2), (1, 2, 3)), id_shift((0, 1, 2), (0, 1, 3))
+    (1, 0)
+    """
+    if not declared or 2 * len(used) < len(declared):
+        return 0
+    for step, unused, beyond in ((1, declared[0], declared[-1] + 1), (-1, declared[-1], declared[0] - 1)):
+        if beyond in used and unused not in used and set(used) <= {number + step for number in declared}:
+            return step
+    return 0
+
+
 def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> RawBoxes:
     """Convert the boxes of all splits to pixels and labels.
 
@@ -206,6 +230,7 @@ def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> Ra
     label_of = {key: label for label, key in enumerate(classes.keys)}
     boxes_by_id: Counter[int] = Counter()
     unknown: dict[str, UnknownBoxes] = {}
+    malformed: dict[str, int] = {}
     difficult: dict[str, tuple[int, ...]] = {}
     claimed: dict[str, tuple[int, int]] = {}
     assembled: dict[SplitName, BoxSplit] = {}
@@ -221,6 +246,8 @@ def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> Ra
                 unknown[entry.name] = UnknownBoxes(
                     pixels, tuple(box.key for box in left_out), _are_crowds(left_out)
                 )
+            if entry.num_malformed:
+                malformed[entry.name] = entry.num_malformed
             if any(box.is_difficult for box in named):
                 reading.note("difficult", entry.name)
                 difficult[entry.name] = tuple(i for i, box in enumerate(named) if box.is_difficult)
@@ -241,6 +268,7 @@ def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> Ra
         declared_class_ids=classes.ids,
         boxes_by_class_id=dict(sorted(boxes_by_id.items())),
         unknown_boxes=unknown,
+        malformed_boxes=malformed,
         annotations_without_image=tuple(reading.without_image),
         images_without_annotations=tuple(reading.without_annotations),
         unlisted_images=reading.unlisted(),

@@ -132,6 +132,8 @@ class SourceFacts:
     """Number of boxes of each class id used, ascending, including ids without a name."""
     unknown_boxes: Mapping[str, UnknownBoxes] = field(default_factory=dict)
     """By image name, the boxes that are left out because their class id has no name."""
+    malformed_boxes: Mapping[str, int] = field(default_factory=dict)
+    """By image name, the number of boxes left out because they are not a class and four finite numbers."""
     annotations_without_image: tuple[str, ...] = ()
     """Missing images that annotations refer to; their annotations are left out."""
     images_without_annotations: tuple[str, ...] = ()
@@ -145,6 +147,12 @@ class SourceFacts:
     def boxes_of_unknown_class(self) -> dict[str, int]:
         """By image name, the number of boxes left out because their class id has no name."""
         return {name: len(unknown.class_ids) for name, unknown in self.unknown_boxes.items()}
+
+    def num_left_out(self, name: str) -> int:
+        """Return the number of boxes of an image that were left out for either reason."""
+        return (
+            len(self.unknown_boxes[name].class_ids) if name in self.unknown_boxes else 0
+        ) + self.malformed_boxes.get(name, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

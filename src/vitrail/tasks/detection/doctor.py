@@ -21,11 +21,11 @@ from vitrail.data.image_checks import (
     find_unreadable,
     find_wrong_suffixes,
 )
+from vitrail.tasks.detection.assembly import id_shift
 from vitrail.tasks.detection.box_format import Mixture, Suspicion
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.faults import find_faults, find_twins, order_corners
 from vitrail.tasks.detection.findings import finding, listed
-from vitrail.tasks.detection.fix import class_id_shift
 from vitrail.tasks.detection.inspection import ExaminedBoxes, SeenImage, inspect_boxes
 
 SCORED_BOXES = 100  # of an image, the best ones, that the COCO protocol counts
@@ -43,7 +43,7 @@ SIZE_FAULTS = {
 def check_boxes(dataset: BoxDataset, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
     """Check every image and box of every split; findings come errors first, with the images to leave out."""
     examined = inspect_boxes(dataset, progress)
-    return judge(dataset, examined, CHECKS, exclude=examined.unreadable)
+    return judge(dataset, examined, CHECKS, exclude={*examined.unreadable, *examined.emptied})
 
 
 def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
         return
     first, last = declared[0], declared[-1]
     unknown = sorted(set(used) - set(declared))
-    step = class_id_shift(declared, tuple(used))
+    step = id_shift(declared, tuple(used))
     if step:
         yield finding(
             "class-ids-off-by-one",
@@ -110,7 +110,13 @@ def find_empty_images(examined: ExaminedBoxes) -> Iterator[Finding]:
         yield finding("no-test")
     if not examined.per_class["train"].any():
         yield finding("no-training-boxes")
-    empty = [image for image in examined.images if not len(image.labels)]
+    elif len(examined.dataset.test) and not examined.per_class["test"].any():
+        yield finding("no-test-boxes")
+    lost = (f"{name}: {number_of(number, 'box')}" for name, number in examined.emptied.items())
+    yield from listed("no-usable-box", lost)
+    empty = [
+        image for image in examined.images if not len(image.labels) and image.name not in examined.emptied
+    ]
     numbers = {name: sum(image.split == name for image in empty) for name in examined.dataset.splits}
     by_split = ", ".join(f"{name} {number}" for name, number in numbers.items() if number)
     names = (image.name for image in empty)
@@ -158,6 +164,7 @@ def find_faulty_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
     for kind, mask in examined.faults._asdict().items():
         check = "zero-area" if kind == "empty" else kind.replace("_", "-")
         yield from listed(check, examined.box_list(mask))
+    yield from listed("crowds", examined.box_list(examined.table.is_crowd))
 
 
 def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:

@@ -19,9 +19,10 @@ from vitrail.core.boxes import xyxy_to_xywh
 from vitrail.core.durable import atomic_folder, write_durably
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import EncodedImage
-from vitrail.data.findings import Verdict, number_of
+from vitrail.data.findings import number_of
 from vitrail.data.images import decode, open_image
 from vitrail.data.inspection import Inspection
+from vitrail.tasks.detection.assembly import id_shift
 from vitrail.tasks.detection.box_format import reread_boxes
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, UnknownBoxes
 from vitrail.tasks.detection.faults import RepairedBoxes, repair_boxes
@@ -39,6 +40,7 @@ CHANGES = {
     "upright": "{} turned upright, as the Exif tag says",
     "renumbered": "{} given the class that the id means: ids were off by one",
     "unknown-class": "{} dropped: a class id without a name",
+    "malformed": "{} dropped: not a class and four finite numbers",
     "reread": "{} read in the format that fits, not in the one that the source claims",
     "turned": "{} turned with the image",
     "scaled": "{} scaled to the size of the image",
@@ -88,7 +90,7 @@ class Fixed:
         return [*lines, f"clean copy: {self.folder} ({whole})"]
 
 
-def write_clean(dataset: BoxDataset, verdict: Verdict, folder: Path) -> Fixed:
+def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
     """Write a clean copy of a data set as COCO JSON, repaired where that needs no guess.
 
     Images are copied as they are, except those that Exif turns, which are stored upright. Boxes are brought
@@ -99,7 +101,6 @@ def write_clean(dataset: BoxDataset, verdict: Verdict, folder: Path) -> Fixed:
 
     Args:
         dataset: what ``open_boxes`` returned.
-        verdict: the doctor's, of the same data set; what it excludes is left out.
         folder: the destination, missing or empty. It is complete or not there.
 
     Raises:
@@ -109,7 +110,7 @@ def write_clean(dataset: BoxDataset, verdict: Verdict, folder: Path) -> Fixed:
     folder = folder.expanduser()
     _refuse_folder(folder, dataset.source)
     items: Items = defaultdict(list)
-    dataset = _give_classes(dataset.without(verdict.exclude), items)
+    dataset = _give_classes(dataset, items)
     examined = inspect_boxes(dataset)
     for split, against in {**examined.format.contradictions, "": examined.format.mixture}.items():
         if against is not None:
@@ -119,7 +120,7 @@ def write_clean(dataset: BoxDataset, verdict: Verdict, folder: Path) -> Fixed:
                 expected="boxes of one format",
                 remedy="Write all boxes in one format; which one is right cannot be known from the numbers",
             )
-    items["unreadable"] += sorted({*verdict.exclude, *examined.unreadable})
+    items["unreadable"] += sorted(examined.unreadable)
     kept = list(_mended(examined, items))
     if not kept:
         raise DataError(
@@ -177,7 +178,7 @@ def _refuse_folder(folder: Path, source: str) -> None:
 
 
 def _give_classes(dataset: BoxDataset, items: Items) -> BoxDataset:
-    """Correct class ids that are off by one, and note the boxes of undeclared classes."""
+    """Correct class ids that are off by one, and note the boxes that were left out."""
     renumbered = renumber_classes(dataset)
     if renumbered is not dataset:
         items["renumbered"] = [
@@ -193,6 +194,8 @@ def _give_classes(dataset: BoxDataset, items: Items) -> BoxDataset:
         for class_id in boxes.class_ids
         if name in names
     ]
+    for name, number in renumbered.facts.malformed_boxes.items():
+        items["malformed"] += [name] * (number if name in names else 0)
     return renumbered
 
 
@@ -214,7 +217,7 @@ def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, 
         repaired = repair_boxes(boxes, image.labels, image.is_crowd, (seen.height, seen.width))
         numbers |= repaired.changes
         changes = {kind: [f"{image.name}: box {n}" for n in each] for kind, each in numbers.items()}
-        had_boxes = len(image.labels) or image.name in dataset.facts.unknown_boxes
+        had_boxes = len(image.labels) or dataset.facts.num_left_out(image.name)
         if had_boxes and not len(repaired.kept):
             changes["emptied"] = [image.name]
         elif first_split.setdefault(seen.pixel_hash, image.split) != image.split:
@@ -243,34 +246,13 @@ def _annotate(part: Mapping[str, Any], name: str, image: SeenImage, repaired: Re
         )
 
 
-def class_id_shift(declared: Sequence[int], used: Sequence[int]) -> int:
-    """Return 1 or -1 if boxes count from one more or one less than names do, 0 if they agree.
-
-    Ids are off by one if they skip the first declared one, use the one after the last and no other
-    undeclared one; or the other way round. Few of many ids prove nothing.
-
-    Args:
-        declared: the ids that have names, ascending; there may be none.
-        used: those of the boxes.
-
-    >>> class_id_shift((0, 1, 2), (1, 2, 3)), class_id_shift((0, 1, 2), (0, 1, 3))
-    (1, 0)
-    """
-    if not declared or 2 * len(used) < len(declared):
-        return 0
-    for step, unused, beyond in ((1, declared[0], declared[-1] + 1), (-1, declared[-1], declared[0] - 1)):
-        if beyond in used and unused not in used and set(used) <= {class_id + step for class_id in declared}:
-            return step
-    return 0
-
-
 def renumber_classes(dataset: BoxDataset) -> BoxDataset:
     """Correct the classes of all boxes if ids are off by one; else return the data set itself.
 
     Boxes that were left out, since their id has no name, come after the others of their image.
     """
     declared = dataset.facts.declared_class_ids
-    shift = class_id_shift(declared, tuple(dataset.facts.boxes_by_class_id))
+    shift = id_shift(declared, tuple(dataset.facts.boxes_by_class_id))
     if not shift:
         return dataset
     label_of = {class_id + shift: label for label, class_id in enumerate(declared)}

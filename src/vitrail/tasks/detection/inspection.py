@@ -191,10 +191,29 @@ class ExaminedBoxes(SeenImages):
         return ~(self.faults.not_finite | self.faults.empty | self.faults.outside)
 
     @cached_property
+    def is_object(self) -> Bool[np.ndarray, " n"]:
+        """True for each box that can be learned and found: sound, its corners in order, and no crowd."""
+        return self.is_sound & ~self.faults.inverted & ~self.table.is_crowd
+
+    @cached_property
+    def emptied(self) -> dict[str, int]:
+        """By name of each image that has annotated boxes and none to use, their number.
+
+        To test on, a crowd is of use, as predictions in it are not wrong.
+        """
+        is_used = np.bincount(self.table.image, self.is_object, len(self.images)) > 0
+        numbers = {}
+        for image, is_kept in zip(self.images, is_used, strict=True):
+            number = len(image.labels) + self.dataset.facts.num_left_out(image.name)
+            if number and not is_kept and (image.split == "train" or not image.is_crowd.any()):
+                numbers[image.name] = number
+        return numbers
+
+    @cached_property
     def per_class(self) -> dict[str, np.ndarray]:
         splits = np.array([image.split for image in self.images], dtype=object)[self.table.image]
-        sound = {name: self.table.labels[(splits == name) & self.is_sound] for name in self.dataset.splits}
-        return {name: np.bincount(labels, minlength=len(self.class_names)) for name, labels in sound.items()}
+        usable = {name: self.table.labels[(splits == name) & self.is_object] for name in self.dataset.splits}
+        return {name: np.bincount(labels, minlength=len(self.class_names)) for name, labels in usable.items()}
 
     @property
     def counts(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import first_entries, folders_in, is_image_name
+from vitrail.data.findings import number_of
 from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import Indices, divide, stratified_split
@@ -65,18 +66,23 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
     divided = _divide(text, raw, format_name, settings or DataSettings(source=text))
     if not any(split.num_boxes for split in divided.splits.values()):
         number = sum(map(len, divided.splits.values()))
-        without_name = sum(divided.facts.boxes_of_unknown_class.values())
-        given = f"{text} has {number} images and no box"
+        facts = divided.facts
+        without_name, malformed = sum(facts.boxes_of_unknown_class.values()), facts.malformed_boxes
+        given = f"{text} has {number_of(number, 'image')} and no box"
         if without_name:
-            used = ", ".join(map(str, list(divided.facts.boxes_by_class_id)[:10]))
-            given += f" of a class with a name: {without_name} boxes have the class ids {used}"
-        raise DataError(
-            given,
-            expected="images with at least one box in all",
-            remedy="Give the classes names, or correct their ids"
-            if without_name
-            else "Annotate the images; 'vitrail predict' needs no annotations",
-        )
+            used = ", ".join(map(str, list(facts.boxes_by_class_id)[:10]))
+            given += f" of a class with a name: {number_of(without_name, 'box')} with class ids {used}"
+        elif malformed:
+            example = next(
+                item for note in raw.findings if note.check == "malformed-boxes" for item in note.items
+            )
+            given += (
+                f" that can be read: {number_of(sum(malformed.values()), 'malformed box')}, such as {example}"
+            )
+        remedy = "Annotate the images; 'vitrail predict' needs no annotations"
+        if without_name or malformed:
+            remedy = "Give the classes names, or correct their ids" if without_name else "Correct the boxes"
+        raise DataError(given, expected="images with at least one box in all", remedy=remedy)
     return divided
 
 

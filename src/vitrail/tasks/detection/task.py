@@ -76,8 +76,8 @@ class DetectionTask(Task):
     def draw_findings(self, path: Path, dataset: BoxDataset, verdict: Verdict) -> None:
         write_box_page(path, dataset, verdict)
 
-    def write_clean(self, dataset: BoxDataset, verdict: Verdict, folder: Path) -> Fixed:
-        return write_clean(dataset, verdict, folder)
+    def write_clean(self, dataset: BoxDataset, folder: Path) -> Fixed:
+        return write_clean(dataset, folder)
 
     def recognises(self, source: str) -> int:
         return recognises(source)

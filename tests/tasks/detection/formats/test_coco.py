@@ -155,7 +155,8 @@ def test_malformed_boxes_are_left_out_and_reported(tmp_path: Path, entry: Any) -
 
 def test_malformed_entries_and_repeated_ids_are_reported(tmp_path: Path) -> None:
     def change(content: Any) -> None:
-        content["images"] += [7, {"id": 1}, {"id": [2], "file_name": "x.png"}, content["images"][0]]
+        again = {**content["images"][1], "file_name": "scene0.png"}
+        content["images"] += [7, {"id": 1}, {"id": [2], "file_name": "x.png"}, content["images"][0], again]
         content["annotations"] += ["box", {"bbox": [1, 2, 3, 4], "category_id": 2}]
 
     raw = read_changed(tmp_path, change)
@@ -163,7 +164,57 @@ def test_malformed_entries_and_repeated_ids_are_reported(tmp_path: Path) -> None
         "malformed-entries": 5,
         "repeated-image-ids": 1,
     }
-    assert len(raw.splits["train"]) == 5
+    assert [Path(name).name for name in raw.splits["train"].names] == [f"scene{i}.png" for i in (0, 2, 3, 4)]
+    assert raw.splits["train"].num_boxes == 2 + 3 + 0, "the box of the id of two images is of neither"
+    assert raw.facts.annotations_without_image == ()
+
+
+def test_ids_of_two_images_each_are_refused(tmp_path: Path) -> None:
+    def change(content: Any) -> None:
+        content["images"] += [{**entry, "file_name": f"x{entry['id']}.png"} for entry in content["images"]]
+
+    with pytest.raises(
+        DataError, match=r"gives every image id to several images, such as .*scene0.png, x100"
+    ):
+        read_changed(tmp_path, change)
+
+
+@pytest.mark.parametrize(("step", "remedy"), [(1, "Subtract 1 from"), (-1, "Add 1 to")])
+def test_image_ids_off_by_one_are_refused(tmp_path: Path, step: int, remedy: str) -> None:
+    def change(content: Any) -> None:
+        for entry in content["annotations"]:
+            entry["image_id"] += step
+        for index in (0, 4):  # an image without a box at either end
+            box = {**content["annotations"][0], "image_id": content["images"][index]["id"] + step}
+            content["annotations"].append(box)
+
+    with pytest.raises(DataError, match=f"ids 100 to 104, its annotations .*{remedy} each image_id"):
+        read_changed(tmp_path, change)
+
+
+@pytest.mark.parametrize(
+    ("outline", "box"),
+    [
+        ([[3, 5, 11, 5, 11, 9, 3, 9]], [3, 5, 11, 9]),
+        ([[3, 5, 11, 5, 7, 9], [1.5, 7, 2, 8, 1.5, 8]], [1.5, 5, 11, 9]),
+        ({"counts": [3, 4], "size": [31, 47]}, None),
+        ([[3, 5, 11]], None),
+        ([[3, 5, 11, "5"]], None),
+        ([], None),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("absent", [None, []])
+def test_boxes_are_those_around_outlines_where_there_are_none(
+    tmp_path: Path, outline: Any, box: list[float] | None, absent: Any
+) -> None:
+    def change(content: Any) -> None:
+        content["annotations"][0] |= {"bbox": absent, "segmentation": outline}
+
+    raw = read_changed(tmp_path, change)
+    (finding,) = raw.findings
+    assert finding.check == ("malformed-boxes" if box is None else "outlines")
+    assert raw.splits["train"].boxes[1].tolist() == ([] if box is None else [box])
 
 
 def test_annotations_without_image_and_images_without_entry_are_facts(tmp_path: Path) -> None:

@@ -197,9 +197,29 @@ def test_key_points_are_told_by_the_yaml_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "mark"),
+    [("{},{},{},{},{}", "."), ("{}, {}, {}, {}, {}", "."), ("{};{};{};{};{}", "."), ("{};{};{};{};{}", ","),
+     ("{} {} {} {} {}", ",")],
+)  # fmt: skip
+def test_commas_between_and_in_numbers_are_read_and_told(tmp_path: Path, kind: str, mark: str) -> None:
+    scenes = varied_splits()
+    write_yolo(tmp_path, scenes)
+    for file in (tmp_path / "labels").rglob("*.txt"):
+        lines = [line.replace(".", mark).split() for line in file.read_text().splitlines()]
+        file.write_text("\n".join(kind.format(*numbers) for numbers in lines))
+    (tmp_path / "data.yaml").rename(tmp_path / "classes.txt").write_text("\n".join(NAMES))
+    assert YOLO.recognises(tmp_path)
+
+    raw = YOLO.read(tmp_path)
+
+    assert_holds(raw, scenes, atol=SHARES)
+    assert [finding.check for finding in raw.findings] == ["commas"]
+
+
+@pytest.mark.parametrize(
     "line",
-    ["0 0.5 0.5 0.2", "red 0.5 0.5 0.2 0.2", "0 0.5 0,5 0.2 0.2", "0 0.5 nan 0.2 0.2", "0 0.5 inf 0.2 0.2",
-     "0.5 0.5 0.5 0.2 0.2", "0 0.5 0.5 0.2 1e99", "0 1 2 3 4 5 6 7", "\0\0\0", "0,0.5,0.5,0.2,0.2"],
+    ["0 0.5 0.5 0.2", "red 0.5 0.5 0.2 0.2", "0 0.5 0,x 0.2 0.2", "0 0.5 nan 0.2 0.2", "0 0.5 inf 0.2 0.2",
+     "0.5 0.5 0.5 0.2 0.2", "0 0.5 0.5 0.2 1e99", "0 1 2 3 4 5 6 7", "\0\0\0", "0,0.5,0.5,0.2"],
 )  # fmt: skip
 def test_malformed_lines_are_left_out_and_reported(tmp_path: Path, line: str) -> None:
     write_yolo(tmp_path, varied_splits())

@@ -1,15 +1,17 @@
 """COCO instances JSON: files with ``images``, ``annotations`` and ``categories``, and their images.
 
 The format: https://cocodataset.org/#format-data, sections 1 and 2. A bounding box (``bbox``) is x, y, width
-and height in pixels; outlines (``segmentation``) and keypoints are not read.
+and height in pixels; outlines (``segmentation``) are read where there is no box, keypoints are not.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import (
@@ -28,6 +30,8 @@ from vitrail.tasks.detection.assembly import (
     Reading,
     assemble,
     claimed_size,
+    finite_numbers,
+    id_shift,
     reason_of,
     whole_number,
 )
@@ -65,19 +69,26 @@ def read_coco(
     """Join the annotations of one file to its images, and return those that exist, in the file's order."""
     images: dict[str, AnnotatedImage] = {}
     absent: dict[str, str] = {}
+    named: dict[str, str] = {}
+    repeated: dict[str, str] = {}
     for position, entry in enumerate(content["images"]):
         key = _key(entry.get("id")) if isinstance(entry, Mapping) else None
         file_name = entry.get("file_name") if isinstance(entry, Mapping) else None
         if key is None or not isinstance(file_name, str):
             reading.note("malformed-entries", f"{path.name}: image {position}")
-        elif key in images or key in absent:
-            reading.note("repeated-image-ids", f"{path.name}: image id {key}")
+        elif named.setdefault(key, file_name) != file_name:
+            repeated[key] = f"{path.name}: image id {key} ({named[key]}, {file_name})"
         elif (file := finder.find(file_name)) is None:
             absent[key] = file_name
         else:
             size = claimed_size(entry.get("height"), entry.get("width"))
             images[key] = AnnotatedImage(file, relative_name(file, reading.root), claimed_size=size)
-    missing = dict.fromkeys(absent.values())
+    for key, called in repeated.items():
+        reading.note("repeated-image-ids", called)
+        images.pop(key, None)
+        absent.setdefault(key, called)
+    _check_image_ids(path, named, content.get("annotations", []))
+    missing = dict.fromkeys(name for key, name in absent.items() if key not in repeated)
     for position, entry in enumerate(content.get("annotations", [])):
         where = f"{path.name}: annotation {position}"
         if not isinstance(entry, Mapping):
@@ -88,6 +99,9 @@ def read_coco(
             reading.note("malformed-entries", f"{where} (image_id {entry.get('image_id')!r:.40})")
         elif key in images:
             box, category, crowd = (entry.get(name) for name in ("bbox", "category_id", "iscrowd"))
+            if not box and (around := _box_around(entry.get("segmentation"))) is not None:
+                reading.note("outlines", f"{where}, {images[key].name}")
+                box = around
             called = f"{where}, {images[key].name} (bbox {box!r:.60}, category_id {category!r:.40})"
             is_crowd = whole_number(crowd or 0) == 1 or crowd is True
             reading.add_box(images[key], box, whole_number(category), called, is_crowd=is_crowd)
@@ -95,6 +109,32 @@ def read_coco(
             missing[f"{path.name}: image_id {key}"] = None
     reading.without_image += missing
     return list(images.values())
+
+
+def _check_image_ids(path: Path, ids: Iterable[str], annotations: Sequence[Any]) -> None:
+    """Refuse annotations that count images from another number: every box would be on the wrong image."""
+    declared = sorted(number for number in map(whole_number, ids) if number is not None)
+    given = (whole_number(entry.get("image_id")) for entry in annotations if isinstance(entry, Mapping))
+    used = {number for number in given if number is not None}
+    if step := id_shift(declared, used):
+        raise DataError(
+            f"{path} has the image ids {declared[0]} to {declared[-1]}, its annotations {min(used)} to "
+            f"{max(used)}: they count from {declared[0] + step} where the images count from {declared[0]}",
+            expected="annotations with the ids of their images",
+            remedy=f"{'Subtract 1 from' if step > 0 else 'Add 1 to'} each image_id; if an image was removed, "
+            "remove its annotations instead",
+        )
+
+
+def _box_around(outline: Any) -> list[float] | None:
+    """Return x, y, width and height of the box around polygons, or None if there is no polygon."""
+    polygons = outline if isinstance(outline, list) and outline else [None]
+    points = [finite_numbers(each) if isinstance(each, list) else None for each in polygons]
+    if any(each is None or not each or len(each) % 2 for each in points):
+        return None
+    together = np.array([number for each in points for number in each or ()]).reshape(-1, 2)
+    first, last = together.min(axis=0), together.max(axis=0)
+    return [*first.tolist(), *(last - first).tolist()]
 
 
 def _category_names(path: Path, entries: list[Any], names: dict[int, str]) -> frozenset[int]:
@@ -170,7 +210,7 @@ def read(path: Path) -> RawBoxes:
         ids.append(_category_names(file, content["categories"], names))
         reading.annotated[split] = read_coco(file, content, finder, reading)
         if content["images"] and not reading.annotated[split]:
-            raise _no_images(file, content["images"], reading.root)
+            raise _no_images(file, content["images"], reading)
     if not reading.annotated:
         raise DataError(
             f"{', '.join(map(str, files.values()))} have no annotations",
@@ -238,7 +278,13 @@ def _image_folders(root: Path, file: Path, split: SplitName) -> list[Path]:
     return existing(folders)
 
 
-def _no_images(file: Path, entries: list[Any], root: Path) -> DataError:
+def _no_images(file: Path, entries: list[Any], reading: Reading) -> DataError:
+    if repeated := reading.notes.get("repeated-image-ids"):
+        return DataError(
+            f"{file} gives every image id to several images, such as {repeated[0]}",
+            expected="an id of its own for each image",
+            remedy="Number the images anew, and their annotations with them",
+        )
     named = [entry.get("file_name") for entry in entries if isinstance(entry, Mapping)]
     shown = next((name for name in named if isinstance(name, str)), None)
     given = f"lists {len(entries)} images without a file_name"
@@ -246,7 +292,7 @@ def _no_images(file: Path, entries: list[Any], root: Path) -> DataError:
         given = f"names {len(entries)} images and none of them exists, such as {shown!r}"
     return DataError(
         f"{file} {given}",
-        expected=f"images beside the file, or in a folder of {root} that is named as the split or images",
+        expected=f"images beside the file, or in a folder of {reading.root} named as the split or images",
         remedy="Put the images there, or correct each file_name",
     )
 

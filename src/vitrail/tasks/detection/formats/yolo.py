@@ -48,7 +48,7 @@ MAX_BYTES = 1 << 20  # of a YAML file; names of ten thousand classes take a fift
 PEEK = 4096  # bytes that a cheap look reads
 CONFIG_KEYS = re.compile(rb"^(names|nc)\s*:", re.M)
 FOLDER_KEYS = re.compile(rb"^(train|val|valid|validation|test|path)\s*:", re.M)
-LABEL_LINE = re.compile(rb"^\s*\d+(\.0*)?(\s+[-+.\deE]+){4,}\s*$")
+LABEL_LINE = re.compile(rb"^\s*\d+(\.0*)?([\s,;]+[-+.\deE]+){4,}[\s,;]*$")
 POINTS = 3  # an outline has at least as many
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
@@ -86,12 +86,19 @@ def parse_labels(
         values = line.split()
         if not values:
             continue
+        has_commas = "," in line or ";" in line
+        if has_commas:
+            values = line.replace(";", " ").split()
+            is_decimal = len(values) > 4 and any(re.fullmatch(r"-?\d*,\d+", value) for value in values)
+            values = " ".join(values).replace(",", "." if is_decimal else " ").split()
         numbers = finite_numbers(list(map(as_number, values)))
         class_id = None if numbers is None else whole_number(numbers[0])
         if numbers is None or class_id is None or len(numbers) < 5:
             malformed.append(f"line {number} ({line.strip()[:60]!r})")
             continue
         box = numbers[1:]
+        if has_commas:
+            kinds.add("commas")
         if len(box) == 5:
             kinds.add("confidences")
         elif len(box) > 4 and len(box) == numbers_per_box:
@@ -424,6 +431,7 @@ def _read_labels(image: Path, file: Path, done: _YoloReading) -> AnnotatedImage 
     entry.boxes, kinds, malformed = parse_labels(text, done.config.numbers_per_box)
     for kind in sorted(kinds):
         done.note(kind, called)
+    entry.num_malformed = len(malformed)
     for fault in malformed:
         done.note("malformed-boxes", f"{called}: {fault}")
     return entry
