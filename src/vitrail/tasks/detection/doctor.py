@@ -51,10 +51,10 @@ def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
     suspicion, contradictions, mixture = examined.format
     table = examined.table
 
-    def told(check: str, why: Suspicion | Mixture, chosen: np.ndarray, **values: str) -> Finding:
+    def told(check: str, why: Suspicion | Mixture, chosen: np.ndarray, split: str = "") -> Finding:
         indices = np.flatnonzero(chosen)
         named = map(examined.name_box, indices[:MAX_LISTED].tolist())
-        return finding(check, named, count=len(indices), why=why.explain(), **values)
+        return finding(check, named, count=len(indices), why=why.explain(), split=split)
 
     for split, against in contradictions.items():
         is_of_split = np.array([image.split == split for image in examined.images], dtype=bool)
