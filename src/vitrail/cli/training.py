@@ -23,6 +23,7 @@ from vitrail.cli.show import (
     show_scores,
     show_signature,
     show_table,
+    show_wrapped,
 )
 from vitrail.core.duration import format_duration, parse_duration
 from vitrail.core.errors import ConfigError
@@ -324,9 +325,11 @@ def _explain(event: Replanned | StoppedEarly | Kept) -> str:
 
 
 def show_trained(trained: TrainedRun) -> None:
-    """Print the final scores and, as the last line, the headline score and the path of the report."""
+    """Print the final scores, what is the matter, and the headline score with the path of the report."""
     if is_first_process():
         show_scores(trained.scores)
+        for sentence in filter(None, (*trained.diagnosis.problems, trained.diagnosis.remedy)):
+            show_wrapped(sentence, indent="  ")
         show_lines([f"{trained.headline} {trained.score:.3f}  report {trained.report_path}"])
 
 

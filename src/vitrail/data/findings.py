@@ -94,7 +94,7 @@ class Verdict:
         for finding in self.findings:
             lines += _wrap(f"{LABELS[finding.severity]:<8} {finding.message}", " " * 9, width)
             if finding.items and finding.severity != "info":
-                lines += _wrap(f"         {_some(finding.items, finding.count)}", " " * 9, width)
+                lines += _wrap(f"         {some_of(finding.items, finding.count)}", " " * 9, width)
             if finding.severity != "info":
                 lines += _wrap(f"         {finding.remedy}", " " * 9, width)
         counts = [
@@ -191,7 +191,12 @@ def judge(
     )
 
 
-def _some(items: tuple[str, ...], count: int) -> str:
+def some_of(items: Sequence[str], count: int) -> str:
+    """Name the first of so many items.
+
+    >>> some_of(["cat", "dog", "owl", "pig"], 9)
+    'cat; dog; owl and 6 more'
+    """
     shown = "; ".join(items[:MAX_SHOWN])
     return f"{shown} and {count - MAX_SHOWN} more" if count > MAX_SHOWN else shown
 

@@ -51,6 +51,12 @@ def section(title: str, content: str, note: str = "") -> str:
     return f"<section><h2>{escape(title)}</h2>{lead}{content}</section>"
 
 
+def conclusions(sentences: Sequence[str]) -> str:
+    """Return a page's first box: plain sentences that say what it shows; empty without any."""
+    lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return section("Conclusions", f"<ul class=says>{lines}</ul>") if lines else ""
+
+
 def tiles(entries: Iterable[tuple[str, str, str]]) -> str:
     """Show headline numbers: value, name and remark of each, all plain text."""
     return (

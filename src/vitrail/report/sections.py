@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail.report.page import section, table, tiles, write_page
+from vitrail.report.page import conclusions, section, table, tiles, write_page
 from vitrail.report.plots import Curve, line_plot
 from vitrail.train.evaluate import Report
 
@@ -62,6 +62,8 @@ class RunRecord:
     title: str
     report: Report
     """As ``evaluate`` returns it."""
+    conclusions: Sequence[str] = ()
+    """What the run came to: the first box."""
     command: str
     """Command line that repeats the run."""
     choices: Sequence[tuple[str, str, str]] = ()
@@ -92,11 +94,10 @@ def write_run_page(path: Path, record: RunRecord, parts: Iterable[str], *, style
 
 
 def headline(record: RunRecord, entries: Iterable[tuple[str, str, str]]) -> str:
-    """Return the title, the signature and the headline scores, which are as for ``page.tiles``."""
+    """Return the title, the conclusions, the headline scores as for ``page.tiles``, and the signature."""
     signature = escape(record.report.signature_line)
-    return f'<h1>{escape(record.title)}</h1><p class="signature"><code>{signature}</code></p>' + tiles(
-        entries
-    )
+    first = f"<h1>{escape(record.title)}</h1>{conclusions(record.conclusions)}{tiles(entries)}"
+    return f'{first}<p class="signature"><code>{signature}</code></p>'
 
 
 def beside(left: str, right: str) -> str:

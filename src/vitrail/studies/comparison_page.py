@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vitrail.report.page import section, table, write_page
+from vitrail.report.page import conclusions, section, table, write_page
 from vitrail.report.plots import MORE_COLOURS, SOFT, inline_svg, new_figure
 from vitrail.report.sections import plots_in_row
 from vitrail.studies.comparison import (
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 STYLE = (
-    ".failed{color:var(--bad)}.says{margin:0;padding-left:1.2em}.says li:first-child{font-weight:600}"
+    ".failed{color:var(--bad)}"
     ".scores svg{margin:0 0 1em}"
     ".names{display:flex;flex-wrap:wrap;gap:4px 18px;margin:0 0 14px;font-size:.875rem}"
     ".names i{display:inline-block;width:26px;height:0;border-top:3px solid;margin-right:6px;"
@@ -53,11 +53,11 @@ def write_comparison(path: Path, comparison: Comparison) -> None:
         CheckpointError: the disk is full or not writable.
     """
     title = f"{comparison.kind}s on {Path(comparison.data).name}".capitalize()
-    parts = [f"<h1>{escape(title)}</h1><p>{escape(conditions(comparison))}</p>"]
-    if comparison.statements:
-        lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in comparison.statements)
-        parts.append(section("Conclusions", f"<ul class=says>{lines}</ul>"))
-    parts.append(_table_section(comparison))
+    parts = [
+        f"<h1>{escape(title)}</h1><p>{escape(conditions(comparison))}</p>",
+        conclusions(comparison.statements),
+        _table_section(comparison),
+    ]
     if comparison.pairs:
         parts.append(_pairs_section(comparison))
     if comparison.standings:

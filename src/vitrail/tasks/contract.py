@@ -71,6 +71,16 @@ class Scoring(NamedTuple):
     batch_size: int
 
 
+class Diagnosis(NamedTuple):
+    """What a run came to, in sentences."""
+
+    result: str
+    problems: tuple[str, ...] = ()
+    """What is the matter; empty if nothing stands out."""
+    remedy: str = ""
+    """What to do about the problems."""
+
+
 class FileOptions(NamedTuple):
     """Options of ``vitrail predict``."""
 
@@ -194,6 +204,8 @@ class Task(Protocol):
     """Upper limit where only the budget decides."""
     evaluation_share: float
     """Time of the final evaluation per sample, as a fraction of a train step's."""
+    pretrained: str = ""
+    """Published weights to start from, as an example of ``--weights``; empty if there are none."""
     has_several_texts: bool = False
     """Whether a batch pads several texts of one image to the same length."""
 
@@ -296,6 +308,9 @@ class Task(Protocol):
     def headline_of(self, dataset: Any) -> str:
         """Return the headline score: a benchmark's published metric, if any."""
         return self.headline
+
+    def conclude(self, report: Report) -> Diagnosis:
+        """Say what the scores come to, and what is the matter with them; ``diagnose`` says the remedy."""
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         """Write the report of a finished run as one HTML file."""

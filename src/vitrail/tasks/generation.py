@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -15,6 +16,8 @@ from vitrail.models.decoding import Hypothesis, PenaltyForm
 
 NUM_RESAMPLES = 1000  # Koehn 2004, Statistical Significance Tests for Machine Translation, section 3
 MAX_RESAMPLED = 10_000  # texts; sacrebleu holds all resamples in memory, 0.7 GB for so many
+LEAST_BLEU = 1.0  # of 100, below which hardly four words in a row are right
+MOST_ALIKE = 0.2  # share of texts that may be the same, or cut off
 LARGEST_EXPONENT = 700.0  # the largest exponent of a finite float64
 NEEDED = "these scores need"
 RESAMPLING = ("bs:", "seed:")  # of the intervals alone
@@ -191,6 +194,28 @@ def typical_rows(rows: Sequence[R], score: str, count: int) -> list[R]:
     """Return the rows whose score is nearest to the median, neither flattering nor unkind."""
     start = max(0, (len(rows) - count) // 2)
     return rank_rows(rows, score)[start : start + count]
+
+
+def text_problems(
+    bleu: float, pairs: Sequence[tuple[str, str]], cut_off: float, *, name: str
+) -> tuple[str, ...]:
+    """Say what is wrong with written texts: nothing right, all the same, or without an end.
+
+    Args:
+        bleu: of 100.
+        pairs: each text with its first reference.
+        name: what was written, in the plural.
+    """
+    problems = []
+    if bleu < LEAST_BLEU:
+        problems.append(f"BLEU is about 0: hardly any phrase of the {name} is in their references.")
+    texts, references = (Counter(column).most_common(1)[0] for column in zip(*pairs, strict=True))
+    (text, count), (_, most) = texts, references
+    if count > max(MOST_ALIKE * len(pairs), 2 * most):
+        problems.append(f"{count:,} of {len(pairs):,} {name} are the same: {text or '(nothing)'!r}.")
+    if cut_off > MOST_ALIKE:
+        problems.append(f"{cut_off:.0%} of the {name} reach the greatest length without an end.")
+    return tuple(problems)
 
 
 def generation_tiles(

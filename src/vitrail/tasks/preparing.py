@@ -158,7 +158,6 @@ def _check_model(task: Task, dataset: Any, name: str | None) -> None:
 
 DEFAULT_BUDGET_S = 600.0
 REPORT_S = 8.0  # plots and explanations took 3 s on 2 cores; twice that, and the imports
-FEW_EPOCHS = 3.0
 CALIBRATION_SHARE = 0.03  # of the budget
 TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, in a small ViT's train step
 BACKWARD_AND_FORWARD = 3  # times the operations of a forward pass
@@ -237,8 +236,6 @@ def plan_steps(
     reason = f"{epochs:.1f} epochs fit into {budget}, at {rate:.0f} {task.unit}/s"
     if fitted < steps:
         reason = f"{epochs:.0f} epochs, the most by default; {steps} steps would fit into {budget}"
-    elif epochs < FEW_EPOCHS:
-        reason += ", too few to learn much: give a longer budget"
     train = settings.model_copy(update={"steps": fitted})
     planned = experiment.model_copy(update={"train": train, "budget_s": budget.seconds})
     return planned, Choice("train.steps", str(fitted), reason), deadline if fitted == steps else None

@@ -18,7 +18,8 @@ from vitrail.data.findings import Verdict
 from vitrail.engines.cpu import accelerate
 from vitrail.models.checkpoint import load_model, save_model
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.contract import Parts, Task
+from vitrail.tasks.contract import Diagnosis, Parts, Task
+from vitrail.tasks.diagnosing import diagnose
 from vitrail.tasks.preparing import Prepared, open_as, prepare
 from vitrail.tasks.registry import open_run, task_of
 from vitrail.tasks.request import DEFAULT_OUTPUT, Request
@@ -34,6 +35,7 @@ from vitrail.train.run import Run
 from vitrail.train.settings import TrainSettings
 
 REPORT_PAGE = "report.html"
+UNKNOWN = Diagnosis("")
 FILES_FOLDER = "files"  # of a run directory: preprocessing files such as vocabularies
 
 
@@ -81,6 +83,8 @@ class TrainedRun:
     """Name of the headline score: accuracy of a classifier, BLEU of a translator, a benchmark's published
     metric.
     """
+    diagnosis: Diagnosis = UNKNOWN
+    """What the run came to, what is the matter with it, and what to do."""
 
     @property
     def score(self) -> float:
@@ -220,9 +224,11 @@ def _run_to_the_end(
             signature=task.sign(parts.dataset, "test", parts.preprocessing),
         )
         report = task.as_published(report, parts.dataset, "test")
-        processes.from_first(lambda: write_results(run, parts, result.model, report, result.elapsed_s))
+        diagnosis = processes.from_first(
+            lambda: write_results(run, parts, result.model, report, result.elapsed_s)
+        )
     headline = task.headline_of(parts.dataset)
-    return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE, headline)
+    return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE, headline, diagnosis)
 
 
 def _settle_objective(
@@ -245,8 +251,8 @@ def _settle_objective(
     return objective.settled(evaluator)
 
 
-def write_results(run: Run, parts: Parts, model: nn.Module, report: Report, elapsed_s: float) -> None:
-    """Write ``model/``, ``report.json`` and ``report.html``, each atomically.
+def write_results(run: Run, parts: Parts, model: nn.Module, report: Report, elapsed_s: float) -> Diagnosis:
+    """Write ``model/``, ``report.json`` and ``report.html``, each atomically, and return the diagnosis.
 
     Raises:
         CheckpointError: the disk is full or not writable; the run can be resumed.
@@ -268,12 +274,13 @@ def write_results(run: Run, parts: Parts, model: nn.Module, report: Report, elap
         files=parts.files,
     )
     report.save(run.path / "report.json")
-    loaded = load_model(run.model_folder)
-    record = _record_of(run, report)
+    loaded, diagnosis = load_model(run.model_folder), diagnose(run, parts, report)
+    record = _record_of(run, report, diagnosis)
     task_of(run.experiment).write_page(run.path / REPORT_PAGE, loaded, parts, record)
+    return diagnosis
 
 
-def _record_of(run: Run, report: Report) -> RunRecord:
+def _record_of(run: Run, report: Report, diagnosis: Diagnosis) -> RunRecord:
     settings, source = run.experiment, shlex.quote(run.experiment.data.source)
     choices = []
     for choice in _read_json(run.path / "choices.json", []):
@@ -284,6 +291,7 @@ def _record_of(run: Run, report: Report) -> RunRecord:
     return RunRecord(
         title=f"{settings.model.name} on {Path(settings.data.source).name}",
         report=report,
+        conclusions=[diagnosis.result, *diagnosis.problems, diagnosis.remedy or "Nothing stands out."],
         command=f"vitrail train {source} --config {shlex.quote(str(run.path / 'config.json'))}",
         choices=choices,
         verdict_lines=_read_json(run.path / "verdict.json", {"lines": []})["lines"],

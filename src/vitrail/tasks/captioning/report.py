@@ -13,7 +13,9 @@ from vitrail.report.page import picture_uri, section
 from vitrail.report.sections import RunRecord, headline, training_section, write_run_page
 from vitrail.tasks.captioning.dataset import CaptionSplit
 from vitrail.tasks.captioning.scores import CaptionedImage, CaptionScores, CaptionTables
-from vitrail.tasks.generation import generation_tiles, rank_rows, typical_rows
+from vitrail.tasks.contract import Diagnosis
+from vitrail.tasks.generation import generation_tiles, rank_rows, text_problems, typical_rows
+from vitrail.train.evaluate import Report
 
 NUM_SHOWN = 8  # images per section
 PICTURE_PX, STRIP_PX = 260, 1150
@@ -67,6 +69,15 @@ def write_caption_report(
         training_section(history, score="bleu4", score_name="validation BLEU-4", note=LOSS_NOTE),
     ]
     write_run_page(path, record, parts, style=STYLE)
+
+
+def conclude_captions(report: Report) -> Diagnosis:
+    tables = CaptionTables.from_tree(report.tables)
+    pairs = [(image.caption, image.references[0]) for image in tables.images]
+    bleu, cut_off = tables.scores.bleu[3], report.scores.get("cut_off", 0.0)
+    problems = text_problems(100 * bleu, pairs, cut_off, name="captions")
+    result = f"BLEU-4 {bleu:.3f} and CIDEr {tables.scores.cider:.3f} on {len(pairs):,} images."
+    return Diagnosis(result, problems)
 
 
 def _head(record: RunRecord, scores: CaptionScores) -> str:

@@ -34,7 +34,7 @@ from vitrail.tasks.captioning.explanation import explain_caption_files, explain_
 from vitrail.tasks.captioning.objective import CaptionObjective
 from vitrail.tasks.captioning.opening import open_captions, recognises
 from vitrail.tasks.captioning.predictor import Captioner, caption_files
-from vitrail.tasks.captioning.report import write_caption_report
+from vitrail.tasks.captioning.report import conclude_captions, write_caption_report
 from vitrail.tasks.captioning.samples import CaptionSource, keep_features
 from vitrail.tasks.captioning.scores import CaptionTables
 from vitrail.tasks.captioning.self_critical import SelfCriticalObjective
@@ -68,7 +68,9 @@ class CaptioningTask(Task):
     has_several_texts = True
     predict_options = frozenset({"top", "trust"})
     evaluation_batch = 32
+    conclude = staticmethod(conclude_captions)
     max_epochs = 100
+    pretrained = "timm:vit_small_patch16_224.augreg_in21k_ft_in1k"
     evaluation_share = 1.5  # of a train step, for captioning the same number of images
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from vitrail.data.findings import some_of
 from vitrail.data.stream import SampleSource
 from vitrail.interpret.draw import enlarge_picture, to_picture
 from vitrail.models.checkpoint import LoadedModel
@@ -30,6 +31,7 @@ from vitrail.tasks.classification.scores import (
     most_confident_errors,
     reliability_plot,
 )
+from vitrail.tasks.contract import Diagnosis
 from vitrail.train.evaluate import Report
 
 MAX_CONFUSION_TABLE = 20  # classes; a larger table is a plot
@@ -97,6 +99,27 @@ def class_sections(record: RunRecord, *, things: str = "images", note: str = LOS
         _per_class(tables, names, things),
         training_section(history, score="accuracy", score_name="validation accuracy", note=note),
     ]
+
+
+def conclude_classes(report: Report, *, things: str = "images") -> Diagnosis:
+    """Compare with always answering the most frequent class, and name the classes never predicted."""
+    scores, names = report.scores, report.class_names
+    tables = ClassificationTables.from_tree(report.tables)
+    support = [entry.support for entry in tables.per_class]
+    most, total = max(support), sum(support)
+    interval = f"95 % interval {scores['accuracy_lower']:.1%} to {scores['accuracy_upper']:.1%}"
+    always = f"always answering {names[support.index(most)]} gives {most / total:.1%}"
+    problems = []
+    if scores["accuracy_lower"] <= most / total < 1:
+        problems.append("The accuracy is not clearly better than one answer for all.")
+    predicted = map(sum, zip(*tables.confusion, strict=True))
+    rows = zip(names, support, predicted, strict=True)
+    if never := [name for name, count, found in rows if count and not found]:
+        verb = "is" if len(never) == 1 else "are"
+        named = some_of(never, len(never))
+        problems.append(f"{len(never)} of {len(names)} classes {verb} never predicted: {named}.")
+    result = f"Accuracy {scores['accuracy']:.1%} on {total:,} {things} ({interval}); {always}."
+    return Diagnosis(result, tuple(problems))
 
 
 def class_headline(

@@ -31,7 +31,7 @@ from vitrail.tasks.classification.noisy_student import add_pseudo_labels
 from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.classification.opening import open_dataset, open_to_score, recognises
 from vitrail.tasks.classification.predictor import Predictor, classify_files
-from vitrail.tasks.classification.report import report_pictures, write_report
+from vitrail.tasks.classification.report import conclude_classes, report_pictures, write_report
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.tasks.contract import (
     Choice,
@@ -68,7 +68,9 @@ class ClassificationTask(Task):
     explain_options = frozenset({"layer", "head", "method", "class_name"})
     predict_options = frozenset({"top", "engine", "precision", "trust"})
     evaluation_batch = 256
+    conclude = staticmethod(conclude_classes)
     max_epochs = 200
+    pretrained = "timm:vit_small_patch16_224.augreg_in21k_ft_in1k"
     evaluation_share = 0.35  # of a train step, for a forward pass of the same batch; 0.3 measured
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -17,10 +18,13 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table
 from vitrail.report.sections import RunRecord, headline, training_section, write_run_page
 from vitrail.tasks.captioning.dataset import CaptionSplit
+from vitrail.tasks.contract import Diagnosis
 from vitrail.tasks.contrastive.objective import DEPTHS
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
+from vitrail.train.evaluate import Report
 
 THUMBNAIL_PX = 120
+BEYOND_CHANCE = 1.5  # times the recall of a random order
 SEARCHED_AT_MOST = 1000  # images, for examples
 WAYS = (("image_to_text", "captions of an image"), ("text_to_image", "the image of a caption"))
 NOTE = "The nearest images of a caption among all of the test split; its own has a frame."
@@ -72,6 +76,20 @@ def find_examples(
         shown = tuple((to_picture(pixels[each]), indices[each] == index) for each in nearest)
         found.append(Found(caption, shown))
     return found
+
+
+def conclude_retrieval(report: Report) -> Diagnosis:
+    """Compare with chance: a random order has an image among the first k in k of all cases."""
+    scores, num_images = report.scores, report.tables["num_images"]
+    chance = statistics.fmean(min(depth / num_images, 1.0) for depth in DEPTHS)
+    recall = statistics.fmean(scores[f"text_to_image_r{depth}"] for depth in DEPTHS)
+    searched = f"{num_images:,} images and {report.tables['num_texts']:,} texts"
+    result = f"Mean recall {scores['mean_recall']:.1%} among {searched}, both ways, first 1, 5 and 10."
+    if recall >= BEYOND_CHANCE * chance or chance == 1:
+        return Diagnosis(result)
+    return Diagnosis(
+        result, (f"Images are found by texts in {recall:.1%}, little more than by chance ({chance:.1%}).",)
+    )
 
 
 def write_retrieval_report(path: Path, record: RunRecord, found: Sequence[Found]) -> None:

@@ -41,7 +41,7 @@ from vitrail.tasks.contract import (
 from vitrail.tasks.contrastive.choose import choose
 from vitrail.tasks.contrastive.objective import ContrastiveObjective
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
-from vitrail.tasks.contrastive.report import find_examples, write_retrieval_report
+from vitrail.tasks.contrastive.report import conclude_retrieval, find_examples, write_retrieval_report
 from vitrail.tasks.contrastive.samples import ImageTextSource
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
 from vitrail.tasks.contrastive.zero_shot import by_names, classes_to_score
@@ -63,7 +63,9 @@ class ContrastiveTask(Task):
     explain_options = frozenset({"text", "layer", "head", "method", "class_name"})
     has_several_texts = True
     evaluation_batch = 128
+    conclude = staticmethod(conclude_retrieval)
     max_epochs = 200
+    pretrained = "hf:openai/clip-vit-base-patch32"
     evaluation_share = 0.4  # of a train step, for a forward pass of the same batch
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> ImageTextDataSettings:

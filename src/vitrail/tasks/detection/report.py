@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import DataError
+from vitrail.data.findings import some_of
 from vitrail.data.images import read_image
 from vitrail.interpret.draw import COLOURS, DrawnBox, box_text, colour_of, draw_boxes, hex_colour
 from vitrail.report.page import picture_uri, section, table
@@ -26,18 +27,21 @@ from vitrail.report.sections import (
     training_section,
     write_run_page,
 )
+from vitrail.tasks.contract import Diagnosis
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.errors import FoundBox, ImageOutcome, count_errors, image_outcome, match_boxes
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.detection.scores import RECALLS, DetectionTables
+from vitrail.train.evaluate import Report
 
 MAX_CONFUSION_TABLE = 30  # classes; a larger table would fill the page
 MAX_CONFUSED_PAIRS = 12
 LONGEST_PX = 560  # of a picture on the page, in which boxes are drawn
 MAX_CURVES = len(COLOURS)  # classes with a colour of their own
 TOP = 1.03  # of plots of shares
+LEAST_AP = 0.01  # AP50 below which hardly anything is found
 MAX_PARTS = 4  # drawn parts of the loss; plots have as many colours
 WORST_NOTE = (
     "{shown} of the {wrong:,} images with an error, those with the most. First the ground truth, then the "
@@ -92,6 +96,25 @@ def write_detection_report(
         _training(record.history()),
     ]
     write_run_page(path, record, parts, style=STYLE)
+
+
+def conclude_boxes(report: Report) -> Diagnosis:
+    """Say how many boxes are found, and which classes never are."""
+    tables = DetectionTables.from_tree(report.tables)
+    ap50, at = tables.scores.ap50 or 0.0, f"at a confidence threshold of {tables.threshold:.2f}"
+    rows = [row for row in zip(report.class_names, tables.per_class, strict=True) if row[1].num_boxes]
+    never = [name for name, row in rows if (row.ap50 or 0.0) < LEAST_AP]
+    problems: tuple[str, ...] = ()
+    if ap50 < LEAST_AP:
+        problems = (f"Hardly any true box is found: AP50 is {ap50:.3f}.",)
+    elif never:
+        verb = "is" if len(never) == 1 else "are"
+        problems = (
+            f"{len(never)} of {len(rows)} classes {verb} hardly ever found: {some_of(never, len(never))}.",
+        )
+    found = f"{at}, {tables.recall:.0%} of the true boxes are found"
+    right = f"{tables.precision:.0%} of the predicted boxes are right"
+    return Diagnosis(f"AP50 {ap50:.3f} on {len(tables.images):,} images; {found}, and {right}.", problems)
 
 
 def _head(record: RunRecord, tables: DetectionTables) -> str:

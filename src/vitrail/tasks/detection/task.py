@@ -41,7 +41,13 @@ from vitrail.tasks.detection.fix import Fixed, write_clean
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.opening import open_boxes, recognises
 from vitrail.tasks.detection.predictor import Detector
-from vitrail.tasks.detection.report import best_images, compare_boxes, typical_images, write_detection_report
+from vitrail.tasks.detection.report import (
+    best_images,
+    compare_boxes,
+    conclude_boxes,
+    typical_images,
+    write_detection_report,
+)
 from vitrail.tasks.detection.samples import BoxSource
 from vitrail.tasks.detection.scores import DetectionTables
 from vitrail.tasks.detection.set_prediction import SetFigures
@@ -67,7 +73,9 @@ class DetectionTask(Task):
     explain_options = frozenset({"threshold", "layer", "head"})
     predict_options = frozenset({"threshold", "engine", "precision", "trust"})
     evaluation_batch = 16
+    conclude = staticmethod(conclude_boxes)
     max_epochs = 2000  # few images, of which each is seen otherwise every time
+    pretrained = "hf:facebook/detr-resnet-50"
     evaluation_share = 0.4  # of a train step that an evaluation of as many images takes
 
     def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:

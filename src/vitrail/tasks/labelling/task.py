@@ -17,9 +17,11 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import LabellingModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.classification.comparing import Accuracy
+from vitrail.tasks.classification.report import conclude_classes
 from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
+    Diagnosis,
     ModelRequest,
     Parts,
     Scoring,
@@ -40,6 +42,7 @@ from vitrail.tasks.labelling.predictor import Labeller
 from vitrail.tasks.labelling.report import write_labelling_report
 from vitrail.tasks.labelling.samples import TextSource
 from vitrail.tasks.labelling.settings import LabellingExperiment, TextDataSettings
+from vitrail.train.evaluate import Report
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
@@ -70,6 +73,7 @@ class LabellingTask(Task):
     unit = "tokens"
     evaluation_batch = 8192  # tokens
     max_epochs = 40
+    pretrained = "hf:google-bert/bert-base-uncased"
     evaluation_share = 0.35  # of a train step, for a forward pass of the same batch
 
     def recognises(self, source: str) -> int:
@@ -154,6 +158,10 @@ class LabellingTask(Task):
             self.sign(dataset, split, preprocessing),
             self.evaluation_batch,
         )
+
+    def conclude(self, report: Report) -> Diagnosis:
+        labels = report.signature["input"].partition(",")[0]
+        return conclude_classes(report, things=f"{THINGS[labels]}s")
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
         test, labeller = parts.dataset.test, Labeller(loaded)

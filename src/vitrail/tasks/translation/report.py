@@ -12,7 +12,8 @@ from vitrail.interpret.viewer.picture import alignment_svg, panel_of
 from vitrail.report.page import section, table
 from vitrail.report.plots import bar_plot
 from vitrail.report.sections import RunRecord, headline, plots_in_row, training_section, write_run_page
-from vitrail.tasks.generation import generation_tiles, rank_rows
+from vitrail.tasks.contract import Diagnosis
+from vitrail.tasks.generation import generation_tiles, rank_rows, text_problems
 from vitrail.tasks.translation.scores import (
     CorpusScore,
     LengthBucket,
@@ -20,6 +21,7 @@ from vitrail.tasks.translation.scores import (
     TranslationTables,
     typical_sentences,
 )
+from vitrail.train.evaluate import Report
 
 NUM_WORST, NUM_TYPICAL = 12, 12
 MAX_CHARACTERS = 600  # of a displayed sentence
@@ -59,6 +61,14 @@ def write_translation_report(path: Path, record: RunRecord, alignments: Sequence
         training_section(history, score="bleu", score_name="validation BLEU", note=LOSS_NOTE),
     ]
     write_run_page(path, record, parts, style=STYLE)
+
+
+def conclude_translations(report: Report) -> Diagnosis:
+    tables = TranslationTables.from_tree(report.tables)
+    pairs = [(sentence.hypothesis, sentence.reference) for sentence in tables.sentences]
+    bleu, cut_off = tables.scores.bleu, report.scores.get("cut_off", 0.0)
+    problems = text_problems(bleu.score, pairs, cut_off, name="translations")
+    return Diagnosis(f"BLEU {bleu.score:.1f} ({_interval(bleu)}) on {len(pairs):,} sentence pairs.", problems)
 
 
 def _head(record: RunRecord, tables: TranslationTables) -> str:

@@ -32,7 +32,7 @@ from vitrail.tasks.translation.explanation import explain_examples, explain_text
 from vitrail.tasks.translation.objective import TranslationObjective
 from vitrail.tasks.translation.opening import open_pairs, recognises
 from vitrail.tasks.translation.predictor import Translator
-from vitrail.tasks.translation.report import write_translation_report
+from vitrail.tasks.translation.report import conclude_translations, write_translation_report
 from vitrail.tasks.translation.samples import PairSource
 from vitrail.tasks.translation.scores import TranslationTables
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment, TranslationSettings
@@ -55,6 +55,7 @@ class TranslationTask(Task):
     explains_texts = True
     unit = "tokens"
     evaluation_batch = 8192  # tokens
+    conclude = staticmethod(conclude_translations)
     max_epochs = 200
     evaluation_share = 2.0  # of a train step, for decoding the same number of pairs
 
