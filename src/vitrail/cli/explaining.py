@@ -17,6 +17,7 @@ from vitrail.cli.show import (
     show_json,
     show_lines,
     show_matrices,
+    show_stage,
     show_table,
     show_wrapped,
 )
@@ -127,7 +128,7 @@ def explain(
     done = task.explain(loaded, inputs, options)
     picks = (options.method, options.class_name, options.layer, options.head)
     for each in done.explained:
-        show_wrapped(f"{Path(each.name).name}: {each.said(*picks)}")
+        show_stage(f"{Path(each.name).name}: {each.said(*picks)}")
     show_lines(str(path) for path in done.files)
     show_errors(done.errors)
     for each in done.explained:

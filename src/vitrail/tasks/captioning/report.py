@@ -72,6 +72,7 @@ def write_caption_report(
 
 
 def conclude_captions(report: Report) -> Diagnosis:
+    """Return the scores in a sentence, and what is the matter with the captions."""
     tables = CaptionTables.from_tree(report.tables)
     pairs = [(image.caption, image.references[0]) for image in tables.images]
     bleu, cut_off = tables.scores.bleu[3], report.scores.get("cut_off", 0.0)

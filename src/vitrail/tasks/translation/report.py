@@ -64,6 +64,7 @@ def write_translation_report(path: Path, record: RunRecord, alignments: Sequence
 
 
 def conclude_translations(report: Report) -> Diagnosis:
+    """Return the score in a sentence, and what is the matter with the translations."""
     tables = TranslationTables.from_tree(report.tables)
     pairs = [(sentence.hypothesis, sentence.reference) for sentence in tables.sentences]
     bleu, cut_off = tables.scores.bleu, report.scores.get("cut_off", 0.0)
