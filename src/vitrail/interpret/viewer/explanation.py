@@ -297,7 +297,8 @@ class Explanation:
         values = self.relevance(method, layer=layer, head=head, class_name=class_name)
         if method in CLASS_METHODS:
             words = method.replace("_input", " times input").replace("_", " ")
-            return Heat(values.clamp(min=0), f"{words}: evidence for {class_name or self.label}", False)
+            shown = class_name or (self.label if self.scores else self.title)
+            return Heat(values.clamp(min=0), f"{words}: evidence for {shown}", False)
         if method == "attention":
             return self.maps[0].heat_of(values, self.maps[0].pick(layer), head)
         return self.maps[0].heat_of(values, self.layers[-1], head)._replace(title=ROLLOUT_TITLE)
