@@ -31,7 +31,7 @@ from vitrail.core.errors import ConfigError
 if TYPE_CHECKING:
     from vitrail.tasks.training import OnPipelineEvent, PipelineEvent, TrainedRun
     from vitrail.train.evaluate import Report
-    from vitrail.train.events import Event, Kept, Logged, OnEvent, Replanned, StoppedEarly
+    from vitrail.train.events import Event, Kept, Logged, OnEvent, StoppedEarly
 
 MEASURED_STEPS = 50  # over which the time left is estimated
 
@@ -258,14 +258,15 @@ def show_training() -> Iterator[OnPipelineEvent]:
 @contextmanager
 def show_progress(console: Console) -> Iterator[OnEvent]:
     """Yield a listener for ``fit``: a bar on a terminal, occasional lines elsewhere."""
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
     from vitrail.train.events import Kept, Logged, Replanned, Started, Stepped, StoppedEarly, Validated
 
-    columns = TextColumn("training"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[left]}")
+    columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}")
     moments: deque[tuple[int, float]] = deque(maxlen=MEASURED_STEPS)
     with show_live(console, *columns) as live:
         state = scores = left = ""
+        plans: list[int] = []
 
         def listen(event: Event) -> None:
             nonlocal state, scores, left
@@ -289,12 +290,20 @@ def show_progress(console: Console) -> Iterator[OnEvent]:
                 )
                 scores = "validation " + ", ".join(named)
                 live.write(f"step {event.step}, {scores}")
-            elif isinstance(event, Replanned | StoppedEarly | Kept):
+            elif isinstance(event, Replanned):  # the bar shows each one, a line at the end where all led
+                plans.extend((event.former_steps, event.steps))
+            elif isinstance(event, StoppedEarly | Kept):
                 if isinstance(event, StoppedEarly):
                     live.update(f"{state} {scores}", total=event.step, left="")
+                    plans.clear()
                 live.print(_explain(event))
 
         yield listen
+        if plans and plans[0] != plans[-1]:
+            pace = "slower" if plans[-1] < plans[0] else "faster"
+            live.print(
+                f"the machine was {pace} than measured before: {plans[-1]} steps instead of {plans[0]}"
+            )
 
 
 def _time_left(moments: Sequence[tuple[int, float]], steps: int) -> str:
@@ -310,18 +319,15 @@ def _describe(event: Logged) -> str:
     return f"loss {event.loss:.3f}{parts}, {rate:.0f} {event.unit}/s"
 
 
-def _explain(event: Replanned | StoppedEarly | Kept) -> str:
-    from vitrail.train.events import Kept, StoppedEarly
+def _explain(event: StoppedEarly | Kept) -> str:
+    from vitrail.train.events import StoppedEarly
 
     if isinstance(event, StoppedEarly):
         place = f"stopped early at step {event.step} of {event.former_steps}"
         if event.best is None:
             return place
         return f"{place}: {event.score} was best at step {event.best_step}, {event.best:.4f}"
-    if isinstance(event, Kept):
-        return f"the weights of step {event.step} are kept, the best validation of {event.steps} steps"
-    pace = "slower" if event.steps < event.former_steps else "faster"
-    return f"the machine is {pace} than measured before: {event.steps} steps instead of {event.former_steps}"
+    return f"the weights of step {event.step} are kept, the best validation of {event.steps} steps"
 
 
 def show_trained(trained: TrainedRun) -> None:
