@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from vitrail.core.errors import DataError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.images import (
     ORIENTATION_TAG,
     NoReaderError,
@@ -23,7 +24,7 @@ from vitrail.data.images import (
     readable_formats,
     upright_size,
 )
-from vitrail.data.inputs import name_inputs, open_input
+from vitrail.data.inputs import name_input, name_inputs, open_input
 from vitrail.data.inspection import inspect_image
 
 GENERATOR = np.random.default_rng(0)
@@ -301,20 +302,82 @@ def test_arrays_become_the_pictures_that_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "pixels",
+    "given",
     [
-        np.zeros((4, 3, 3)),
-        np.zeros((3, 5, 7), np.uint8),
-        np.zeros((0, 4, 3), np.uint8),
-        np.zeros(4, np.uint8),
+        *(PIXELS.astype(dtype) / 255 for dtype in (np.float16, np.float32, np.float64)),
+        PIXELS.transpose(2, 0, 1),
+        np.dstack([PIXELS, np.full((5, 7), 255, np.uint8)]),
+        torch.from_numpy(PIXELS),
+        torch.from_numpy(PIXELS).permute(2, 0, 1),
+        torch.from_numpy(PIXELS).permute(2, 0, 1)[None],
+        (torch.from_numpy(PIXELS).permute(2, 0, 1) / 255).requires_grad_(),
+    ],
+    ids=lambda given: f"{type(given).__name__}-{given.dtype}-{tuple(given.shape)}",
+)
+def test_pixels_of_any_kind_become_the_same_picture(given: np.ndarray | torch.Tensor) -> None:
+    ((name, one),) = name_inputs([given])
+    with open_input(one, name) as image:
+        assert np.array_equal(np.asarray(decode(image)), PIXELS)
+
+
+def test_of_two_readings_of_a_shape_tensors_have_channels_first() -> None:
+    values = GENERATOR.integers(0, 256, size=(3, 6, 3), dtype=np.uint8)
+    with open_input(values) as last, open_input(torch.from_numpy(values)) as first:
+        assert np.array_equal(np.asarray(last), values)
+        assert np.array_equal(np.asarray(first), values.transpose(1, 2, 0))
+    grey = torch.from_numpy(values[None, ..., 0])
+    with open_input(grey) as image, open_input(grey.bfloat16() / 256) as rounded:
+        assert np.array_equal(np.asarray(image), values[..., 0])
+        assert np.abs(np.asarray(rounded).astype(int) - values[..., 0]).max() <= 2  # 8 bits of mantissa
+
+
+def test_bytes_and_opened_files_are_images(image_folder: Path) -> None:
+    path = image_folder / "red" / "red-0.png"
+    content = path.read_bytes()
+    with path.open("rb") as opened, path.open("rb") as alone:
+        named = name_inputs([content, bytearray(content), io.BytesIO(content), opened])
+        assert name_inputs(alone) == [(str(path), content)]
+    assert [name for name, _ in named] == ["image 0", "image 1", "image 2", str(path)]
+    assert [given for _, given in named] == [content] * 4
+    assert name_inputs(content) == [("image 0", content)]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "message"),
+    [
+        (np.zeros((3, 5, 7), np.int64), r"photo is an array of int64 with the shape \(3, 5, 7\).*uint8"),
+        (np.zeros((5, 5, 5), np.uint8), "photo is an array of .* with the shape .*uint8"),
+        (np.zeros((0, 4, 3), np.uint8), "photo is an array of .* with the shape .*uint8"),
+        (np.zeros(4, np.uint8), "photo is an array of .* with the shape .*uint8"),
+        (torch.zeros(2, 3, 4, 4), "photo is a tensor of torch.float32 with the shape"),
+        (np.full((4, 3), 255.0), "photo has floating-point values of 255 to 255.*before any normalisation"),
+        (torch.full((3, 4, 4), -0.5), "photo has floating-point values of -0.5"),
+        (np.full((4, 3), np.nan), "photo contains NaN"),
     ],
 )
-def test_arrays_that_are_no_pixels_are_refused(pixels: np.ndarray) -> None:
-    with (
-        pytest.raises(DataError, match=r"photo is an array of .* with the shape .*uint8"),
-        open_input(pixels, "photo"),
-    ):
+def test_arrays_that_are_no_pixels_are_refused(pixels: np.ndarray, message: str) -> None:
+    with pytest.raises(DataError, match=message), open_input(pixels, "photo"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (None, "image 0 is of the type NoneType. Expected a path, bytes"),
+        (["a.png", 3], "image 1 is of the type int"),
+        ([[0.1, 0.2]], "image 0 is of the type list"),
+        (io.StringIO("text"), "image 0 is a file that was opened as text"),
+    ],
+)
+def test_what_is_no_image_by_its_type_is_refused(inputs: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        name_inputs(inputs)
+
+
+def test_one_image_is_not_a_folder_of_several(image_folder: Path) -> None:
+    assert name_input(image_folder / "red" / "red-0.png")[0].endswith("red-0.png")
+    with pytest.raises(DataError, match=r"red holds 5 images\. Expected one image"):
+        name_input(image_folder / "red")
 
 
 def test_a_picture_whose_file_is_cut_off_is_refused(tmp_path: Path) -> None:

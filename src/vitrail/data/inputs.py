@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+import torch
 from PIL import Image
 
-from vitrail.core.errors import DataError
+from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.file_places import is_image_name
 from vitrail.data.images import open_image
 
-ImageInput = str | Path | Image.Image | np.ndarray
-"""A file, a folder, a glob pattern, a Pillow image, or uint8 pixels ``height width [3]``."""
-OneImage = Path | bytes | Image.Image | np.ndarray
-"""One of them, with folders and patterns resolved, or the content of a file."""
+ImageInput = str | Path | bytes | BinaryIO | Image.Image | np.ndarray | torch.Tensor
+"""A file, a folder, a glob pattern, the content of a file, a file opened as bytes, a Pillow image, or pixels:
+uint8 or floats of 0 to 1, grey ``height width``, or with 1, 3 or 4 channels (RGB, RGBA), first or last.
+"""
+OneImage = Path | bytes | Image.Image | np.ndarray | torch.Tensor
+"""One of them, with folders and patterns resolved and opened files read."""
 
 
 def list_files(names: Iterable[str | Path]) -> list[Path]:
@@ -56,20 +61,53 @@ def list_files(names: Iterable[str | Path]) -> list[Path]:
     return files
 
 
-def name_inputs(inputs: ImageInput | Iterable[ImageInput]) -> list[tuple[str, OneImage]]:
-    """List images with their names: the path of a file, or ``image N`` for the Nth without one."""
-    is_one = isinstance(inputs, str | Path | Image.Image)
-    if is_one or (isinstance(inputs, np.ndarray) and inputs.ndim < 4):
-        inputs = [inputs]  # type: ignore[list-item]
-    named: list[tuple[str, OneImage]] = []
-    for index, given in enumerate(inputs):  # type: ignore[arg-type]
-        if isinstance(given, Image.Image):
-            named.append((str(getattr(given, "filename", "")) or f"image {index}", given))
-        elif isinstance(given, np.ndarray):
-            named.append((f"image {index}", given))
-        else:
-            named.extend((str(path), path) for path in list_files([given]))
+def name_inputs(inputs: object) -> list[tuple[str, OneImage]]:
+    """List images with their names: the path of a file, or ``image N`` for the Nth without one.
+
+    Args:
+        inputs: an ``ImageInput``, or several.
+
+    Raises:
+        ConfigError: something is no image by its type.
+        DataError: a folder or a pattern holds no image, or nothing was given.
+    """
+    if isinstance(inputs, np.ndarray | torch.Tensor):
+        each: Any = inputs if inputs.ndim == 4 else [inputs]
+    else:
+        is_several = isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes | bytearray)
+        each = inputs if is_several and not hasattr(inputs, "read") else [inputs]
+    named = [one for index, given in enumerate(each) for one in _name_one(given, f"image {index}")]
     return named or [(str(path), path) for path in list_files([])]
+
+
+def name_input(image: object) -> tuple[str, OneImage]:
+    """Return one image with its name, as ``name_inputs`` does; ``DataError`` if there are several."""
+    first, *others = name_inputs([image])
+    if others:
+        raise DataError(
+            f"{image} holds {len(others) + 1} images", expected="one image", remedy="Name one of them"
+        )
+    return first
+
+
+def _name_one(given: Any, place: str) -> list[tuple[str, OneImage]]:
+    if isinstance(given, str | os.PathLike):
+        return [(str(path), path) for path in list_files([Path(given)])]
+    if isinstance(given, np.ndarray | torch.Tensor):
+        return [(place, given)]
+    if isinstance(given, bytes | bytearray):
+        return [(place, bytes(given))]
+    if isinstance(given, Image.Image):
+        return [(str(getattr(given, "filename", "")) or place, given)]
+    content, name = given.read() if hasattr(given, "read") else None, getattr(given, "name", None)
+    if not isinstance(content, bytes):
+        kind = f"of the type {type(given).__name__}" if content is None else "a file that was opened as text"
+        raise ConfigError(
+            f"{place} is {kind}",
+            expected="a path, bytes, a file of open(path, 'rb'), a Pillow image, an array or a tensor",
+            remedy="Give one of these, or a list of them",
+        )
+    return [(name if isinstance(name, str) else place, content)]
 
 
 @contextmanager
@@ -84,13 +122,9 @@ def open_input(given: OneImage, name: str | None = None) -> Iterator[Image.Image
             yield image
         return
     called = name or "the image"
-    image = _from_array(given, called) if isinstance(given, np.ndarray) else given
-    if image.mode == "F" and not np.isfinite(np.asarray(image)).all():
-        raise DataError(
-            f"{called} contains NaN or infinite values",
-            expected="finite values, 0 to 1 or 0 to 255",
-            remedy="Replace them before the image is given",
-        )
+    image = given if isinstance(given, Image.Image) else _from_pixels(given, called)
+    if image.mode == "F":
+        _check_finite(np.asarray(image), called)
     try:
         yield image
     except OSError as error:  # Pillow reads the file of an opened image only now
@@ -99,12 +133,47 @@ def open_input(given: OneImage, name: str | None = None) -> Iterator[Image.Image
         ) from None
 
 
-def _from_array(pixels: np.ndarray, called: str) -> Image.Image:
-    is_image = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
-    if pixels.dtype != np.uint8 or not is_image or not pixels.size:
+def _from_pixels(given: np.ndarray | torch.Tensor, called: str) -> Image.Image:
+    is_tensor = isinstance(given, torch.Tensor)
+    pixels = _to_numpy(given) if isinstance(given, torch.Tensor) else given
+    if pixels.ndim == 4 and len(pixels) == 1:
+        pixels = pixels[0]
+    channels = (1, 3, 4)
+    has_first, has_last = (pixels.ndim == 3 and pixels.shape[side] in channels for side in (0, 2))
+    if has_first and (is_tensor or not has_last):
+        pixels, has_last = pixels.transpose(1, 2, 0), True
+    is_float = pixels.dtype.kind == "f"
+    if not (pixels.ndim == 2 or has_last) or not (is_float or pixels.dtype == np.uint8) or not pixels.size:
         raise DataError(
-            f"{called} is an array of {pixels.dtype} with the shape {pixels.shape}",
-            expected="uint8 with the shape (height, width) or (height, width, 3)",
-            remedy="Convert it; values of 0 to 1 by (values * 255).round().astype('uint8')",
+            f"{called} is {'a tensor' if is_tensor else 'an array'} of {given.dtype} with the shape "
+            f"{tuple(given.shape)}",
+            expected="uint8, or floats of 0 to 1, with the shape (height, width), (height, width, channels) "
+            "or (channels, height, width) and 1, 3 or 4 channels",
+            remedy="Convert it",
         )
-    return Image.fromarray(np.ascontiguousarray(pixels))
+    if is_float:
+        _check_finite(pixels, called)
+        least, most = pixels.min(), pixels.max()
+        if least < 0 or most > 1:
+            raise DataError(
+                f"{called} has floating-point values of {least:.4g} to {most:.4g}",
+                expected="floats of 0 to 1, before any normalisation, or uint8",
+                remedy="Give the pixels of the file; they are normalised here, as in training",
+            )
+        pixels = np.rint(pixels * 255).astype(np.uint8)
+    return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels))
+
+
+def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    on_cpu = tensor.detach().cpu()
+    values: np.ndarray = (on_cpu.float() if on_cpu.is_floating_point() else on_cpu).numpy()  # from bfloat16
+    return values
+
+
+def _check_finite(values: np.ndarray, called: str) -> None:
+    if not np.isfinite(values).all():
+        raise DataError(
+            f"{called} contains NaN or infinite values",
+            expected="finite values, 0 to 1 or 0 to 255",
+            remedy="Replace them before the image is given",
+        )

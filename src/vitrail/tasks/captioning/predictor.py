@@ -11,7 +11,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from vitrail.data.inputs import ImageInput, OneImage, name_inputs
+from vitrail.data.inputs import ImageInput, OneImage, name_input, name_inputs
 from vitrail.data.text.subwords import vocabulary_from_files
 from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.engines.loading import load_any
@@ -119,7 +119,8 @@ class Captioner:
         """Caption images; an unusable one yields a caption with an error instead of raising.
 
         Args:
-            inputs: files, folders, glob patterns, Pillow images or uint8 arrays, or one of them.
+            inputs: files, folders, glob patterns, Pillow images, arrays, tensors, bytes or opened files, or
+                one of them; see ``data.inputs.ImageInput``.
             beam_size: 1 is fastest; by default as the run was scored.
             num_best: captions per image.
 
@@ -153,7 +154,7 @@ class Captioner:
         """
         from vitrail.tasks.captioning.explanation import explain_pixels
 
-        ((name, given),) = name_inputs([image])
+        name, given = name_input(image)
         explained = explain_pixels(self, self.read(given, name), name, caption=caption)
         return over_photograph(explained, self.preprocessing.images, given)
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from vitrail.data.inputs import ImageInput, OneImage, name_inputs
+from vitrail.data.inputs import ImageInput, OneImage, name_input, name_inputs
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.choice import start_engine
 from vitrail.engines.loading import ModelInTorch, Source, merged_source, open_source
@@ -87,7 +87,8 @@ class ImageClassifier(Protocol):
         """Classify images; an unusable file yields a prediction with an error instead of raising.
 
         Args:
-            inputs: files, folders, glob patterns, Pillow images or uint8 arrays, or one of them.
+            inputs: files, folders, glob patterns, Pillow images, arrays, tensors, bytes or opened files, or
+                one of them; see ``data.inputs.ImageInput``.
             top: number of classes per prediction.
 
         Raises:
@@ -182,7 +183,7 @@ class Predictor(ImageClassifier):
 
     def explain(self, image: ImageInput) -> Explanation:
         """Classify one image and record the attention of every layer; ``DataError`` if it cannot be read."""
-        ((name, given),) = name_inputs([image])
+        name, given = name_input(image)
         return over_photograph(self.explain_pixels(self.read(given), name), self.preprocessing, given)
 
     def explain_pixels(

@@ -11,7 +11,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
-from vitrail.data.inputs import ImageInput, OneImage, name_inputs
+from vitrail.data.inputs import ImageInput, OneImage, name_input, name_inputs
 from vitrail.data.text.rows import join_rows, strict_rows
 from vitrail.data.text.subwords import Subwords, vocabulary_from_files
 from vitrail.data.text_preprocessing import ImageTextPreprocessing
@@ -144,7 +144,7 @@ class ImageTextEncoder:
         from vitrail.tasks.contrastive.explanation import explain_pixels
 
         texts = check_texts(texts)
-        ((name, given),) = name_inputs([image])
+        name, given = name_input(image)
         explained = explain_pixels(self, self.read(given), name, texts, self.embed_texts(texts))
         return over_photograph(explained, self.preprocessing, given)
 

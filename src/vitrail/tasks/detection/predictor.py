@@ -15,7 +15,7 @@ from vitrail.core.boxes import clip_boxes
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.images import upright_size
-from vitrail.data.inputs import ImageInput, OneImage, name_inputs, open_input
+from vitrail.data.inputs import ImageInput, OneImage, name_input, name_inputs, open_input
 from vitrail.engines.choice import start_engine
 from vitrail.engines.export.package import Package
 from vitrail.engines.loading import ModelInTorch, Source, open_source
@@ -131,7 +131,8 @@ class Detector:
         """Find boxes; an unreadable image yields a result with an error instead of raising.
 
         Args:
-            inputs: files, folders, glob patterns, Pillow images or arrays of uint8 pixels, or one of them.
+            inputs: files, folders, glob patterns, Pillow images, arrays, tensors, bytes or opened files, or
+                one of them; see ``data.inputs.ImageInput``.
             threshold: confidence threshold, 0..1; by default ``self.threshold``.
 
         Raises:
@@ -161,7 +162,7 @@ class Detector:
         """Find boxes in one image and record what the decoder attended to for each.
 
         Args:
-            image: a file, a Pillow image or an array of uint8 pixels.
+            image: one, as for ``detect``.
             threshold: confidence threshold of explained boxes, by default ``self.threshold``; the best box is
                 always explained.
 
@@ -172,7 +173,7 @@ class Detector:
         from vitrail.tasks.detection.explanation import explain_boxes
 
         least = self.threshold_of(threshold)
-        ((name, given),) = name_inputs([image])
+        name, given = name_input(image)
         pixels, size = self.read(given, name)
         explained = explain_boxes(self, pixels, size, name=name, threshold=least)
         return over_photograph(explained, self.preprocessing, given)
@@ -199,7 +200,7 @@ class Detector:
         """Prepare one image at the model's size; also return its original upright height and width.
 
         Args:
-            image: a file, a Pillow image or an array of uint8 pixels.
+            image: one, as for ``detect``.
             name: its name in errors.
 
         Raises:
