@@ -16,12 +16,16 @@ from vitrail.engines.bench import BenchReport
 from vitrail.engines.choice import BenchResult
 from vitrail.studies.comparing import Compared, RunBegan, RunEnded
 from vitrail.studies.comparison import ComparedRun, Comparison, PairTest, stand
-from vitrail.tasks.training import Began, Finished, PipelineEvent
+from vitrail.tasks.classification.doctor import check
+from vitrail.tasks.training import Began, Checked, Checking, Finished, PipelineEvent
 from vitrail.train.evaluate import Report
 from vitrail.train.events import Kept, Logged, Replanned, Saved, Started, Stepped, StoppedEarly, Validated
 
 FOLDER = Path("runs") / "first"
 EVENTS: list[PipelineEvent] = [
+    Checking(64, 100),
+    Checking(100, 100),
+    Checked(check("digits")),
     Began(FOLDER),
     Saved(0, FOLDER / "checkpoints"),
     Started(0, 3),
@@ -41,6 +45,8 @@ def test_a_training_says_where_it_writes_how_it_goes_and_what_follows(
             listen(event)
 
     lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("digits")
+    lines = lines[lines.index("choosing, and measuring a few steps ...") + 1 :]
     assert lines[:2] == [f"run {FOLDER}", "training for 3 steps"]
     assert lines[2].startswith("step 3/3, loss 0.250, correct 0.750, 64 samples/s")
     assert lines[3:] == ["evaluating and writing the report ..."]

@@ -83,7 +83,12 @@ def test_every_task_is_here() -> None:
 def test_data_is_recognised_and_found_usable(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     assert recognise(case.source) == (case.small.recognised_as or case.task.name)
     assert task_of_source(str(case.source), case.small.model) is case.task
-    assert case.task.check(case.task.open(case.task.data_settings(str(case.source)))).usable
+    seen: list[tuple[int, int]] = []
+    opened = case.task.open(case.task.data_settings(str(case.source)))
+    verdict = case.task.check(opened, lambda done, total: seen.append((done, total)))
+    assert verdict.usable
+    if "images" in verdict.counts:
+        assert seen[-1] == (sum(verdict.counts["images"].values()),) * 2
     assert main(["check", str(case.source), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["usable"]
 

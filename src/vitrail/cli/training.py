@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from vitrail.cli.show import (
     show_json,
     show_lines,
     show_live,
+    show_parts_done,
     show_published,
     show_scores,
     show_signature,
@@ -199,7 +200,8 @@ def check(
         )
     settings = read_asked(task, parse_languages(languages)).data
     dataset = task.open(settings.model_copy(update={"source": data}))
-    verdict = task.check(dataset)
+    with show_parts_done() as listen:
+        verdict = task.check(dataset, lambda done, total: listen("images checked", done, total))
     tree, is_usable = verdict.to_json(), verdict.usable
 
     def tell(lines: list[str]) -> None:
@@ -228,15 +230,20 @@ def show_training() -> Iterator[OnPipelineEvent]:
     Of several processes the pipeline calls only the first one's.
     """
     from vitrail.tasks.preparing import Prepared
-    from vitrail.tasks.training import Began, Checked, Finished
+    from vitrail.tasks.training import Began, Checked, Checking, Finished
 
     console = Console()
-    with ExitStack() as stack:
+    with ExitStack() as stack, ExitStack() as check:
         progress: OnEvent | None = None
+        checked: Callable[[str, int, int], None] | None = None
 
         def listen(event: PipelineEvent) -> None:
-            nonlocal progress
-            if isinstance(event, Checked):
+            nonlocal progress, checked
+            if isinstance(event, Checking):
+                checked = checked or check.enter_context(show_parts_done())
+                checked("images checked", event.done, event.total)
+            elif isinstance(event, Checked):
+                check.close()
                 width = min(console.width, MAX_WIDTH)
                 console.print(Text("\n".join(event.verdict.summary(width=width))))
                 console.print("choosing, and measuring a few steps ...")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import string
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 import numpy as np
 
 from vitrail.data.findings import Finding
+
+Progress = Callable[[int, int], None]
+"""Called with how many of how many images are done."""
 
 
 @runtime_checkable

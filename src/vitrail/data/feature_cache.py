@@ -18,7 +18,8 @@ from torch import Tensor
 from vitrail.core.durable import explained
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import DataError
-from vitrail.data.source import ImageSource, Progress
+from vitrail.data.dataset import Progress
+from vitrail.data.source import ImageSource
 
 Encode = Callable[[UInt8[Tensor, "batch 3 height width"]], Float[Tensor, "batch tokens dim"]]
 CACHE_VARIABLE = "VITRAIL_CACHE"

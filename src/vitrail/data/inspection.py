@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ from jaxtyping import Int64
 from PIL import Image
 
 from vitrail.core.errors import DataError
-from vitrail.data.dataset import DividedDataset, EncodedImage, ImageSplit
+from vitrail.data.dataset import DividedDataset, EncodedImage, ImageSplit, Progress
 from vitrail.data.images import (
     SIXTEEN_BIT_MODES,
     NoReaderError,
@@ -117,7 +117,7 @@ def count_sizes(examined: SeenImages) -> dict[str, Any]:
 
 
 def inspect_splits(
-    splits: Mapping[str, ImageSplit], progress: Callable[[int, int], None] | None = None
+    splits: Mapping[str, ImageSplit], progress: Progress | None = None
 ) -> dict[str, list[Inspection]]:
     """Inspect the images of all splits, with threads if they must be decoded.
 

@@ -18,15 +18,13 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.errors import DataError
-from vitrail.data.dataset import ImageSplit
+from vitrail.data.dataset import ImageSplit, Progress
 from vitrail.data.images import open_image, upright_size
 from vitrail.data.preprocessing import Box, Pixels, Preprocessing
 from vitrail.data.settings import AugmentSettings
 
 T = TypeVar("T")
 
-Progress = Callable[[int, int], None]
-"""Called with how many of how many images are done."""
 
 CROP_MARGIN = 1.15  # of the target's side, kept for random crops: 256 for 224, the field's habit
 CROP_ASPECT = (3 / 4, 4 / 3)  # Szegedy et al. 2015, section 6

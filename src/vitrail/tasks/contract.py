@@ -13,6 +13,7 @@ from torch import nn
 
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.dataset import Progress
 from vitrail.data.findings import Verdict
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import SampleSource
@@ -219,8 +220,8 @@ class Task(Protocol):
     def open(self, data: Any) -> Any:
         """Open a data set; ``DataError`` if the data cannot be opened."""
 
-    def check(self, dataset: Any) -> Verdict:
-        """Run the doctor."""
+    def check(self, dataset: Any, progress: Progress | None = None) -> Verdict:
+        """Run the doctor, which tells how many images it has seen of how many."""
 
     def choose(self, dataset: Any, asked: Any, request: ModelRequest) -> tuple[Experiment, list[Choice]]:
         """Return an experiment with one step, before the user's settings are applied.

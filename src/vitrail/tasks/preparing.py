@@ -13,6 +13,7 @@ import torch
 
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.dataset import Progress
 from vitrail.data.findings import Verdict
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import Preparable, SampleSource, steps_of_epoch
@@ -46,7 +47,11 @@ class Prepared:
 
 
 def prepare(
-    request: Request, processes: Processes, *, on_checked: Callable[[Verdict], None] = lambda verdict: None
+    request: Request,
+    processes: Processes,
+    *,
+    on_checked: Callable[[Verdict], None] = lambda verdict: None,
+    progress: Progress | None = None,
 ) -> Prepared:
     """Open and check the data, and choose every setting of the experiment.
 
@@ -54,6 +59,7 @@ def prepare(
 
     Args:
         on_checked: called with the verdict, before the choices are made.
+        progress: called with the images checked and their total.
 
     Raises:
         DataError: the data cannot be used.
@@ -66,7 +72,7 @@ def prepare(
         stored = _stored_experiment(Path(request.config), source, request.settings)
         task = task_of(stored)
         repeated = Choice("everything", str(request.config), "the settings of an earlier run")
-        dataset, verdict = open_as(stored, processes)
+        dataset, verdict = open_as(stored, processes, progress)
         on_checked(verdict)
         task.check_benchmark(dataset)
         experiment, files = processes.from_first(lambda: task.settle(stored, dataset))
@@ -75,7 +81,7 @@ def prepare(
     task = task_of_source(source, request.settings.get("model.name"))
     asked: Experiment = read_asked(task, request.settings)
     data = asked.data.model_copy(update={"source": source})
-    dataset, verdict = open_checked(task, data, processes)
+    dataset, verdict = open_checked(task, data, processes, progress)
     on_checked(verdict)
     task.check_benchmark(dataset)
     model = ModelRequest(request.settings)
@@ -94,23 +100,27 @@ def prepare(
     return Prepared(task, parts, verdict, experiment, (*kept, *request.choices()), deadline)
 
 
-def open_as(experiment: Experiment, processes: Processes) -> tuple[Any, Verdict]:
+def open_as(
+    experiment: Experiment, processes: Processes, progress: Progress | None = None
+) -> tuple[Any, Verdict]:
     """Open the data of an experiment, split accordingly.
 
     Raises:
         DataError: as ``open_checked``.
     """
-    return open_checked(task_of(experiment), experiment.data, processes)
+    return open_checked(task_of(experiment), experiment.data, processes, progress)
 
 
-def open_checked(task: Task, data: DataSettings, processes: Processes) -> tuple[Any, Verdict]:
+def open_checked(
+    task: Task, data: DataSettings, processes: Processes, progress: Progress | None = None
+) -> tuple[Any, Verdict]:
     """Open a data set, check it in the first process and leave out unusable samples.
 
     Raises:
         DataError: the data cannot be opened, or the doctor found an error.
     """
     dataset = task.open(data)
-    verdict = processes.from_first(lambda: task.check(dataset))
+    verdict = processes.from_first(lambda: task.check(dataset, progress))
     if not verdict.usable:
         first = verdict.of("error")[0]
         raise DataError(

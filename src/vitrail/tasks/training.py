@@ -40,6 +40,15 @@ FILES_FOLDER = "files"  # of a run directory: preprocessing files such as vocabu
 
 
 @dataclass(frozen=True)
+class Checking:
+    """The doctor is at work."""
+
+    done: int
+    """Images seen."""
+    total: int
+
+
+@dataclass(frozen=True)
 class Checked:
     """The doctor has finished; the choices follow."""
 
@@ -62,7 +71,7 @@ class Finished:
     """The run directory."""
 
 
-PipelineEvent = Event | Checked | Prepared | Began | Finished
+PipelineEvent = Event | Checking | Checked | Prepared | Began | Finished
 OnPipelineEvent = Callable[[PipelineEvent], None]
 
 
@@ -157,7 +166,12 @@ def train(
         tell = on_event if processes.is_first else ignore
         if request.resume is not None:
             return _resume(request, processes, tell)
-        prepared = prepare(request, processes, on_checked=lambda verdict: tell(Checked(verdict)))
+        prepared = prepare(
+            request,
+            processes,
+            on_checked=lambda verdict: tell(Checked(verdict)),
+            progress=lambda done, total: tell(Checking(done, total)),
+        )
         tell(prepared)
         return prepared if request.dry_run else _start(prepared, request, processes, tell)
 

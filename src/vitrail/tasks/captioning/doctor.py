@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.data.dataset import Progress
 from vitrail.data.findings import Finding, Verdict, judge, number_of
 from vitrail.data.image_checks import (
     find_conversions,
@@ -64,10 +65,10 @@ class SeenCaptions(SeenImages):
         }
 
 
-def check_captions(dataset: CaptionDataset) -> Verdict:
+def check_captions(dataset: CaptionDataset, *, progress: Progress | None = None) -> Verdict:
     """Examine every image and every caption of every split; images that do not open are to be left out."""
     unlabelled = {name: split.unlabelled for name, split in dataset.splits.items()}
-    examined = SeenCaptions(dataset, inspect_splits(unlabelled))
+    examined = SeenCaptions(dataset, inspect_splits(unlabelled, progress))
     return judge(dataset, examined, CHECKS, exclude=examined.unreadable)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
+from vitrail.data.dataset import Progress
 from vitrail.data.feature_cache import FeatureCache
 from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import Preprocessing, sample_images
@@ -86,8 +87,8 @@ class CaptioningTask(Task):
     def open(self, data: CaptionDataSettings) -> CaptionDataset:
         return open_captions(data.source, settings=data)
 
-    def check(self, dataset: CaptionDataset) -> Verdict:
-        return check_captions(dataset)
+    def check(self, dataset: CaptionDataset, progress: Progress | None = None) -> Verdict:
+        return check_captions(dataset, progress=progress)
 
     def choose(
         self, dataset: CaptionDataset, asked: CaptionExperiment, request: ModelRequest

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.dataset import ImageDataset
+from vitrail.data.dataset import ImageDataset, Progress
 from vitrail.data.findings import Finding, Verdict, about, counted, judge, number_of
 from vitrail.data.image_checks import (
     find_conversions,
@@ -29,9 +29,7 @@ from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.opening import open_dataset
 
 
-def check(
-    dataset: ImageDataset | str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
-) -> Verdict:
+def check(dataset: ImageDataset | str | os.PathLike[str], *, progress: Progress | None = None) -> Verdict:
     """Examine every image of every split; return findings, errors first, and the images to leave out.
 
     Args:

@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from vitrail.core.config import Config
-from vitrail.data.dataset import ImageDataset, ImageSplit
+from vitrail.data.dataset import ImageDataset, ImageSplit, Progress
 from vitrail.data.file_places import is_image_name
 from vitrail.data.findings import Verdict
 from vitrail.data.inputs import list_files
@@ -86,8 +86,8 @@ class ClassificationTask(Task):
     def open(self, data: ImageDataSettings) -> ImageDataset:
         return open_dataset(data.source, settings=data)
 
-    def check(self, dataset: ImageDataset) -> Verdict:
-        return check_images(dataset)
+    def check(self, dataset: ImageDataset, progress: Progress | None = None) -> Verdict:
+        return check_images(dataset, progress=progress)
 
     def choose(
         self, dataset: ImageDataset, asked: ClassificationExperiment, request: ModelRequest

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from vitrail.data.dataset import ImageSplit
+from vitrail.data.dataset import ImageSplit, Progress
 from vitrail.data.settings import AugmentSettings
-from vitrail.data.source import ImageSource, Progress
+from vitrail.data.source import ImageSource
 from vitrail.data.text.rows import bounded_row
 from vitrail.data.text.subwords import Subwords
 from vitrail.data.text_preprocessing import ImageTextPreprocessing

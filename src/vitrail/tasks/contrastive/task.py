@@ -11,7 +11,7 @@ from torch import nn
 
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
-from vitrail.data.dataset import ImageDataset
+from vitrail.data.dataset import ImageDataset, Progress
 from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import sample_images
 from vitrail.data.text.subwords import (
@@ -75,8 +75,8 @@ class ContrastiveTask(Task):
     def open(self, data: ImageTextDataSettings) -> CaptionDataset:
         return open_captions(data.source, settings=data)
 
-    def check(self, dataset: CaptionDataset) -> Verdict:
-        return check_captions(dataset)
+    def check(self, dataset: CaptionDataset, progress: Progress | None = None) -> Verdict:
+        return check_captions(dataset, progress=progress)
 
     def choose(
         self, dataset: CaptionDataset, asked: ContrastiveExperiment, request: ModelRequest

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from vitrail.data.dataset import Progress
 from vitrail.data.findings import MAX_LISTED, Finding, Verdict, judge, number_of
 from vitrail.data.image_checks import (
     find_conversions,
@@ -40,7 +41,7 @@ SIZE_FAULTS = {
 """Name of the check by kind of frame that is not the file's."""
 
 
-def check_boxes(dataset: BoxDataset, *, progress: Callable[[int, int], None] | None = None) -> Verdict:
+def check_boxes(dataset: BoxDataset, *, progress: Progress | None = None) -> Verdict:
     """Check every image and box of every split; findings come errors first, with the images to leave out."""
     examined = inspect_boxes(dataset, progress)
     return judge(dataset, examined, CHECKS, exclude={*examined.unreadable, *examined.emptied})

@@ -7,13 +7,13 @@ for the file as stored, before Exif turns it, or for a larger or smaller copy of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
+from vitrail.data.dataset import Progress
 from vitrail.data.inspection import Inspection, SeenImages, inspect_splits
 from vitrail.tasks.detection.box_format import FormatJudgement, judge_format
 from vitrail.tasks.detection.dataset import BoxDataset
@@ -232,7 +232,7 @@ class ExaminedBoxes(SeenImages):
         return f"{name}: box {table.number[index]} ({label}) {corners}"
 
 
-def inspect_boxes(dataset: BoxDataset, progress: Callable[[int, int], None] | None = None) -> ExaminedBoxes:
+def inspect_boxes(dataset: BoxDataset, progress: Progress | None = None) -> ExaminedBoxes:
     """Inspect every image of every split."""
     contents = {name: split.content for name, split in dataset.splits.items()}
     return ExaminedBoxes(dataset, inspect_splits(contents, progress))

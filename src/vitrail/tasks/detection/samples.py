@@ -16,8 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from vitrail.core.boxes import box_area, clip_boxes
 from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.dataset import Progress
 from vitrail.data.images import open_image, upright_size
-from vitrail.data.source import CROP_MARGIN, Progress, fits_in_memory, read_all
+from vitrail.data.source import CROP_MARGIN, fits_in_memory, read_all
 from vitrail.models.contract import BoxTargets
 from vitrail.tasks.detection.augment import BoxedImage, augment_image, load_warp, mosaic, needs_warp
 from vitrail.tasks.detection.dataset import BoxSplit

@@ -10,6 +10,7 @@ from typing import Any
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.dataset import Progress
 from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.loading import Start, load_start_or_encoder
@@ -97,8 +98,8 @@ class DetectionTask(Task):
     def open(self, data: BoxDataSettings) -> BoxDataset:
         return open_boxes(data.source, settings=data)
 
-    def check(self, dataset: BoxDataset) -> Verdict:
-        return check_boxes(dataset)
+    def check(self, dataset: BoxDataset, progress: Progress | None = None) -> Verdict:
+        return check_boxes(dataset, progress=progress)
 
     def choose(
         self, dataset: BoxDataset, asked: DetectionExperiment, request: ModelRequest

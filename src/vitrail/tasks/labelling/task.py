@@ -9,6 +9,7 @@ from typing import Any
 
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
+from vitrail.data.dataset import Progress
 from vitrail.data.findings import Verdict
 from vitrail.data.text.subwords import SentencePieceSubwords, vocabulary_from_files, vocabulary_to_files
 from vitrail.data.text_preprocessing import TextPreprocessing
@@ -85,7 +86,7 @@ class LabellingTask(Task):
     def open(self, data: TextDataSettings) -> TextDataset:
         return open_texts(data.source, settings=data)
 
-    def check(self, dataset: TextDataset) -> Verdict:
+    def check(self, dataset: TextDataset, progress: Progress | None = None) -> Verdict:
         return check_texts(dataset)
 
     def choose(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.dataset import Progress
 from vitrail.data.findings import Verdict
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.data.text_preprocessing import PairPreprocessing
@@ -72,7 +73,7 @@ class TranslationTask(Task):
     def open(self, data: PairDataSettings) -> PairDataset:
         return open_pairs(data.source, settings=data)
 
-    def check(self, dataset: PairDataset) -> Verdict:
+    def check(self, dataset: PairDataset, progress: Progress | None = None) -> Verdict:
         return check_pairs(dataset)
 
     def choose(
