@@ -106,7 +106,7 @@ def test_a_budget_becomes_steps_and_the_time_when_they_end(
 ) -> None:
     times = StepTimes(start_s=9.0, step_s=0.5, validation_s=3.0)
     monkeypatch.setattr("vitrail.tasks.preparing.calibrate", lambda *_, **__: times)
-    experiment = prepared(image_folder, changes=CHOSEN).experiment
+    experiment = prepared(image_folder, changes={**CHOSEN, "train.precision": "float32"}).experiment
     parts = TASKS["classification"].assemble(experiment, open_dataset(image_folder), {})
     started = time.monotonic()
 

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -177,10 +176,7 @@ def test_the_run_is_told_of_before_its_first_step(tmp_path: Path) -> None:
     assert told[-1] == Began(tmp_path / "first")
 
 
-def test_a_copied_model_folder_is_evaluated_too(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = import_module("vitrail.train.machine")  # vitrail.train is the function
-    monkeypatch.setattr(machine, "best_precision", lambda device: "float32")
-
+def test_a_copied_model_folder_is_evaluated_too(whole: Path) -> None:
     assert evaluate(whole / "model", "digits").scores == Report.load(whole / "report.json").scores
 
 
@@ -191,10 +187,13 @@ def test_data_of_other_classes_is_neither_scored_nor_gone_on_with(whole: Path, i
         train(image_folder, resume=whole)
 
 
-def test_the_report_tells_how_many_steps_were_trained_where_the_plan_was_shortened(tmp_path: Path) -> None:
-    shortened = {**TINY, "train.replans": [{"at_step": 2, "steps": 4}]}
+def test_a_shortened_training_in_bfloat16_tells_its_steps_and_is_scored_as_it_is_used(tmp_path: Path) -> None:
+    shortened = {**TINY, "train.replans": [{"at_step": 2, "steps": 4}], "train.precision": "bfloat16"}
     trained = train("digits", changes=shortened, output=tmp_path, name="short")
 
     assert isinstance(trained, TrainedRun)
     assert open_run(trained.folder).metrics()[-1]["step"] == 4
     assert "<td>4</td><td>6 planned at first: you set it</td>" in trained.report_path.read_text()
+    report = Report.load(trained.folder / "report.json")
+    assert report.signature["precision"] == "float32"
+    assert evaluate(trained.folder, "digits", batch_size=50).scores == pytest.approx(report.scores, rel=1e-5)

@@ -21,9 +21,9 @@ from vitrail.tasks.classification.scores import (
     fit_temperature,
 )
 from vitrail.tasks.contract import Scoring
-from vitrail.tasks.evaluating import load_classifier, open_scoring, trained_experiment
+from vitrail.tasks.evaluating import load_classifier, open_scoring
 from vitrail.train.evaluate import run_evaluator
-from vitrail.train.machine import Precision, inspect_machine
+from vitrail.train.machine import inspect_machine
 
 HEADER = ("", "as it is", "temperature")
 NOTE = (
@@ -111,21 +111,16 @@ def calibrate(
             remedy="Score on test and fit on validation",
         )
     loaded = load_classifier(run)
-    machine, trained = inspect_machine(), trained_experiment(run)
-    precision = machine.precision if trained is None else trained.train.precision
     scored, fitted = open_scoring(run, loaded, source, split, fit_on)
-    model = loaded.model.to(machine.device)
-    outputs = [
-        _logits(scoring, model, len(loaded.class_names), precision, batch_size)
-        for scoring in (scored, fitted)
-    ]
+    model = loaded.model.to(inspect_machine().device)
+    outputs = [_logits(scoring, model, len(loaded.class_names), batch_size) for scoring in (scored, fitted)]
     temperature = fit_temperature(*outputs[1])
     return Calibration(
         signature=scored.signature
         | {
             "samples": str(len(scored.source)),
             "temperature": f"fitted on {len(fitted.source)} images of {fit_on}",
-            "precision": precision,
+            "precision": "float32",
             "vitrail": __version__,
         },
         temperature=temperature,
@@ -135,7 +130,7 @@ def calibrate(
 
 
 def _logits(
-    scoring: Scoring, model: nn.Module, num_classes: int, precision: Precision, batch_size: int | None
+    scoring: Scoring, model: nn.Module, num_classes: int, batch_size: int | None
 ) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
     if not len(scoring.source):
         raise DataError(
@@ -150,6 +145,5 @@ def _logits(
         model,
         scoring.source,
         batch_size=batch_size or scoring.batch_size,
-        precision=precision,
     )
     return evaluator.outputs()

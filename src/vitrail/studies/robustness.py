@@ -28,7 +28,7 @@ from vitrail.studies.probing import OnProgress, mean_of_all
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.published_scores import sign_incomplete
-from vitrail.tasks.evaluating import load_classifier, open_scoring, trained_experiment
+from vitrail.tasks.evaluating import load_classifier, open_scoring
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.machine import count_cores, inspect_machine
 
@@ -308,9 +308,8 @@ def measure_robustness(
     drawn = np.random.default_rng(seed).permutation(len(whole))[:num_images]
     # Decoded once: each image is used many times.
     images = ImageSource(whole.split.take(np.sort(drawn)), whole.preprocessing, cache=True)
-    machine, trained = inspect_machine(), trained_experiment(run)
-    precision = machine.precision if trained is None else trained.train.precision
-    model = loaded.model.to(machine.device)
+    device = inspect_machine().device
+    model = loaded.model.to(device)
     done = 0
 
     def error_on(samples: SampleSource) -> float:
@@ -322,8 +321,7 @@ def measure_robustness(
             model,
             samples,
             batch_size=batch_size or scoring.batch_size,
-            precision=precision,
-            num_workers=0 if machine.device.type == "cpu" else min(count_cores() - 1, MAX_WORKERS),
+            num_workers=0 if device.type == "cpu" else min(count_cores() - 1, MAX_WORKERS),
         )
         done += 1
         if on_progress is not None:
@@ -345,7 +343,7 @@ def measure_robustness(
         f"settings for {nearest_side(side)} px",
         "frost": "drawn" if frost_folder() is None else "published pictures",
         "reference": "none" if against is None else against.name,
-        "precision": precision,
+        "precision": "float32",
         "vitrail": __version__,
     }
     if split == "test":

@@ -33,8 +33,8 @@ def evaluate(
 ) -> Report:
     """Score a model on one split of a data set; classes are matched by name.
 
-    Training data is split as it was then, and the run's precision is used. A CLIP does retrieval on captioned
-    images and zero-shot classification on labelled ones.
+    Training data is split as it was then. Models run in float32, as when they are used. A CLIP does retrieval
+    on captioned images and zero-shot classification on labelled ones.
 
     Args:
         batch_size: images, or tokens, per forward pass; does not change the scores.
@@ -51,7 +51,6 @@ def evaluate(
     """
     loaded = load_any(run)
     machine = inspect_machine()
-    trained = trained_experiment(run)
     sentences = Sentences(templates, names)
     own = task_of_model(loaded)
     task = own.task_to_score(loaded, str(source), sentences)
@@ -78,7 +77,6 @@ def evaluate(
         loaded.model.to(machine.device),
         scoring.source,
         batch_size=batch_size or scoring.batch_size,
-        precision=machine.precision if trained is None else trained.train.precision,
         class_names=tuple(loaded.class_names),
         signature=scoring.signature,
     )

@@ -277,7 +277,13 @@ def fit_steps(
     if isinstance(parts.final_objective, Settling) and parts.validation is not None:
         scored += len(parts.validation)
     per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
-    evaluation_steps = task.evaluation_share * per_epoch * scored / len(parts.train)
+    # Steps multiply in the precision of the training, scores in float32.
+    rate, exact_rate = (
+        measure_matrix_products(processes.device, each) for each in (settings.precision, "float32")
+    )
+    evaluation_steps = (
+        max(1.0, rate / exact_rate) * task.evaluation_share * per_epoch * scored / len(parts.train)
+    )
     loading_s = len(parts.test) * _load_s(parts.test) / max(1, settings.num_workers)
 
     def after_s(step_s: float) -> float:

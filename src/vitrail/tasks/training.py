@@ -232,7 +232,6 @@ def _run_to_the_end(
             result.model,
             parts.test,
             batch_size=task.evaluation_batch,
-            precision=settings.precision,
             num_workers=settings.num_workers,
             class_names=parts.class_names,
             signature=task.sign(parts.dataset, "test", parts.preprocessing),
@@ -259,7 +258,6 @@ def _settle_objective(
         model,
         validation,
         batch_size=task.evaluation_batch,
-        precision=settings.precision,
         num_workers=settings.num_workers,
     )
     return objective.settled(evaluator)

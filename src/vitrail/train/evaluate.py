@@ -84,6 +84,8 @@ def evaluate(
         model: already on its device; its mode is restored afterwards.
         source: samples, without augmentation.
         batch_size: per forward pass and process; does not change the scores.
+        precision: of the matrix products; models are used in float32, and in bfloat16 a score may change with
+            the batch size.
         signature: what the caller knows of the data: ``data`` (fingerprint), ``split``, ``input``.
 
     Raises:
