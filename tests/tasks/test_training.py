@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from making.plain_pages import plain_pages
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
@@ -45,7 +46,7 @@ TINY = {
 }
 
 
-def run(*source: str, **request: Any) -> Path:
+def run(*source: str | Path, **request: Any) -> Path:
     with plain_pages():
         trained = train(*source, **request)
     assert isinstance(trained, TrainedRun)
@@ -178,6 +179,32 @@ def test_the_run_is_told_of_before_its_first_step(tmp_path: Path) -> None:
 
 def test_a_copied_model_folder_is_evaluated_too(whole: Path) -> None:
     assert evaluate(whole / "model", "digits").scores == Report.load(whole / "report.json").scores
+
+
+def test_all_samples_of_other_data_are_scored_unless_a_split_is_named(whole: Path, tmp_path: Path) -> None:
+    for label in "37":
+        (tmp_path / label).mkdir()
+        for i in range(5):
+            Image.new("L", (8, 8), 20 * i + int(label)).save(tmp_path / label / f"{i}.png")
+
+    own, other, drawn = (
+        evaluate(whole, source, split=split).signature
+        for source, split in (("digits", None), (tmp_path, None), (tmp_path, "test"))
+    )
+
+    assert [report["samples"] for report in (own, other, drawn)] == ["359", "10", "2"]
+    assert other["split"] == "test (all of the source)"
+    assert other["classes"] == "2 of 10: 3; 7"
+    assert "classes" not in own
+
+
+def test_training_data_that_was_moved_is_not_other_data(tmp_path: Path, image_folder: Path) -> None:
+    settings = {**TINY, "train.steps": 1, "data.test_fraction": 0.4}
+    folder = run(image_folder, changes=settings, output=tmp_path, name="before")
+
+    moved = evaluate(folder, shutil.copytree(image_folder, tmp_path / "moved")).signature
+
+    assert moved["samples"] == Report.load(folder / "report.json").signature["samples"] == "6"
 
 
 def test_data_of_other_classes_is_neither_scored_nor_gone_on_with(whole: Path, image_folder: Path) -> None:

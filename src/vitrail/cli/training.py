@@ -107,7 +107,7 @@ def evaluate(
     data: str,
     /,
     *,
-    split: str = "test",
+    split: str | None = None,
     merge_tokens: int = 0,
     template: Texts = (),
     names: str | None = None,
@@ -122,7 +122,7 @@ def evaluate(
     Args:
         run: A run directory or a checkpoint folder.
         data: Any data that `vitrail train` takes, with the same classes (CLIP: any classes).
-        split: train, validation or test.
+        split: train, validation or test. Default: test; of other data that names no test split, all.
         merge_tokens: ViT only: similar tokens to merge in each block, for speed; see docs/merging.md.
         template: CLIP only: prompt with {} for the class name, or seven; may be given several times.
         names: CLIP only: comma-separated class names, in the data set's class order.
@@ -145,7 +145,7 @@ def evaluate(
             )
         from vitrail.studies.aligning import measure_alignments
 
-        report = measure_alignments(run, data, alignments=alignments, tags=tags, split=split)
+        report = measure_alignments(run, data, alignments=alignments, tags=tags, split=split or "test")
         if json:
             show_json(report.model_dump(mode="json"))
         else:

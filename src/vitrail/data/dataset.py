@@ -53,6 +53,8 @@ class DividedDataset(Generic[S]):
     """Where the validation split comes from, for the signature of a score."""
     test_origin: str = "from the source"
     """Likewise of the test split."""
+    undivided: S | None = None
+    """All samples of a source whose test split was drawn; the others are parts of them."""
     findings: tuple[Finding, ...] = ()
     """What the reader noticed, such as ignored files and rows; the doctor passes it on."""
 
@@ -79,11 +81,20 @@ class DividedDataset(Generic[S]):
         """Drop samples by name, such as a verdict's ``exclude``."""
         if not names:
             return self
-        train, validation, test = (
-            split.take([index for index, name in enumerate(split.names) if name not in names])
-            for split in self.splits.values()
+        every = self.splits if self.undivided is None else {**self.splits, "undivided": self.undivided}
+        return replace(
+            self,
+            **{
+                part: split.take([index for index, name in enumerate(split.names) if name not in names])
+                for part, split in every.items()
+            },
         )
-        return replace(self, train=train, validation=validation, test=test)
+
+    def as_test(self) -> Self:
+        """Return the data set with all samples for its test, if none are named for it."""
+        if self.undivided is None:
+            return self
+        return replace(self, test=self.undivided, test_origin="all of the source", undivided=None)
 
     def _named(self) -> bytes:
         return b""

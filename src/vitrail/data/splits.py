@@ -168,6 +168,7 @@ def divide(
             )
         )
     train = known.get("train", empty)
+    undivided = train if "test" not in known and max_test is None else None
     if "test" not in known:
         fraction = settings.test_fraction
         kept, held = hold_out(train, fraction, seed, max_test)
@@ -195,6 +196,7 @@ def divide(
         "test": known["test"],
         "validation_origin": validation_origin,
         "test_origin": test_origin,
+        "undivided": undivided,
         "findings": tuple(found),
     }
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.findings import some_of
+from vitrail.data.settings import DataSettings
 from vitrail.engines.loading import load_any, merged_source
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.plots import check_picture_path
@@ -24,7 +26,7 @@ def evaluate(
     run: str | Path,
     source: str | Path,
     *,
-    split: str = "test",
+    split: str | None = None,
     batch_size: int | None = None,
     merge_tokens: int = 0,
     templates: Sequence[str] = (),
@@ -37,6 +39,7 @@ def evaluate(
     on captioned images and zero-shot classification on labelled ones.
 
     Args:
+        split: by default test; of data that is not the training data and names no test split, all samples.
         batch_size: images, or tokens, per forward pass; does not change the scores.
         merge_tokens: tokens that each block of the model merges (ToMe), for speed.
         templates: CLIP only: prompts, as for ``ZeroShotClassifier``.
@@ -64,11 +67,17 @@ def evaluate(
         check_picture_path(figures)
     dataset = _open(task, run, loaded, source)
     task.check_benchmark(dataset)
+    if split is None and _is_other(run, dataset):
+        dataset = dataset.as_test()
+    split = split or "test"
     signed: dict[str, str] = {}
     if task is not own:
         loaded, signed = own.adapt(loaded, dataset, sentences)
     scoring = _scoring(loaded, dataset, split)
     scoring.signature.update(signed)
+    known, met = loaded.class_names, getattr(dataset, "class_names", ())
+    if task is own and 0 < len(met) < len(known):
+        scoring.signature["classes"] = f"{len(met)} of {len(known)}: {some_of(met, len(met))}"
     if merge_tokens:
         loaded = merged_source(loaded, merge_tokens)
         scoring.signature["merging"] = f"{merge_tokens} tokens a block"
@@ -122,8 +131,11 @@ def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) 
     """Open a data set for a saved model, split as in training if it is the training data."""
     trained = trained_experiment(run)
     data = task.data_settings(str(source), loaded)
-    if trained is not None and trained.data.source == str(source):
-        data = trained.data
+    if trained is not None:  # the training data may be elsewhere by now
+        shared = {name: getattr(trained.data, name) for name in DataSettings.model_fields}
+        is_same = Path(trained.data.source).expanduser().resolve() == Path(source).expanduser().resolve()
+        data = trained.data if is_same else data.model_copy(update=shared)
+        data = data.model_copy(update={"source": str(source)})
     try:
         dataset = task.open_benchmark(data)
         if dataset is None:
@@ -138,6 +150,20 @@ def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) 
             remedy=f"Name other data, or a model for {found.name}",
         ) from None
     return dataset
+
+
+def _is_other(run: str | Path, dataset: Any) -> bool:
+    """Tell whether a model was not trained on a data set, by the test images of its run's report.
+
+    Of a folder of weights alone nobody knows, so that a part is scored which training leaves out by default.
+    """
+    path = Path(run)
+    if not path.exists():
+        return True  # published
+    if not (path / "report.json").is_file():
+        return False
+    _, _, fingerprint = Report.load(path / "report.json").signature.get("data", "").rpartition("@")
+    return bool(fingerprint != dataset.test.fingerprint)
 
 
 def _scoring(loaded: LoadedModel, dataset: Any, split: str) -> Scoring:
