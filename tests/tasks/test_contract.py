@@ -118,6 +118,12 @@ def test_a_run_leaves_a_model_its_files_and_scores(case: Case) -> None:
     stored = {path.name: path.read_bytes() for path in (folder / "files").glob("*")}
     assert stored == dict(loaded.files)
 
+    assert (
+        f"vitrail.{type(case.run.predictor()).__name__}" in case.task.usage or case.task.name == "contrastive"
+    )
+    assert list(case.run.model.state_dict()) == list(loaded.model.state_dict())
+    assert case.run.model is case.run.model
+
 
 def test_an_evaluation_finds_the_scores_of_the_report_again(case: Case) -> None:
     stored, again = Report.load(case.run.folder / "report.json"), evaluate(case.run.folder, case.source)

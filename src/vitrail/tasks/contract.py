@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -189,6 +189,8 @@ class Task(Protocol):
     """What its data holds, in the plural, such as ``images with boxes``."""
     usage: str
     """The commands and the class that use its models, for error messages."""
+    predictor: Callable[..., Any]
+    """The class that uses its models in Python; takes a run directory."""
     samples: str = "images"
     """What one sample is, in the plural."""
     export_formats: frozenset[str] = frozenset()

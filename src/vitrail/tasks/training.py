@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
 from vitrail.data.findings import Verdict
 from vitrail.engines.cpu import accelerate
+from vitrail.engines.loading import load
 from vitrail.models.checkpoint import load_model, save_model
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.contract import Diagnosis, Parts, Task
@@ -104,6 +106,19 @@ class TrainedRun:
     def accuracy(self) -> float:
         """Test accuracy of a classifier."""
         return self.scores["accuracy"]
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The trained model, as from ``vitrail.load``."""
+        return load(self.folder)
+
+    def predictor(self, **options: Any) -> Any:
+        """Return what uses the model: a ``Predictor``, ``Detector``, ``Translator`` and so on, by its task.
+
+        Args:
+            options: of that class, such as ``batch_size``.
+        """
+        return task_of(open_run(self.folder).experiment).predictor(self.folder, **options)
 
 
 def train(

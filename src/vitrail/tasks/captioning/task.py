@@ -65,6 +65,7 @@ class CaptioningTask(Task):
     headline = "bleu4"
     contents = "images with captions"
     usage = "vitrail predict, in Python vitrail.Captioner"
+    predictor = Captioner
     explain_options = frozenset({"target", "layer", "head"})
     has_several_texts = True
     predict_options = frozenset({"top", "trust"})

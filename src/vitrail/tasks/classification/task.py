@@ -64,6 +64,7 @@ class ClassificationTask(Task):
     headline = "accuracy"
     contents = "images with classes"
     usage = "vitrail predict, in Python vitrail.Predictor"
+    predictor = Predictor
     export_formats = frozenset({"onnx", "openvino", "torch"})
     explain_options = frozenset({"layer", "head", "method", "class_name"})
     predict_options = frozenset({"top", "engine", "precision", "trust"})

@@ -60,6 +60,7 @@ class ContrastiveTask(Task):
     headline = "mean_recall"
     contents = "images with captions"
     usage = "vitrail classify, which takes names of classes, or vitrail retrieve"
+    predictor = ImageTextEncoder
     explain_options = frozenset({"text", "layer", "head", "method", "class_name"})
     has_several_texts = True
     evaluation_batch = 128

@@ -70,6 +70,7 @@ class DetectionTask(Task):
     headline = "ap50"
     contents = "images with boxes"
     usage = "vitrail predict, in Python vitrail.Detector"
+    predictor = Detector
     export_formats = frozenset({"onnx", "openvino", "torch"})
     explain_options = frozenset({"threshold", "layer", "head"})
     predict_options = frozenset({"threshold", "engine", "precision", "trust"})

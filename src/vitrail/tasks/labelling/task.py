@@ -68,6 +68,7 @@ class LabellingTask(Task):
     headline = "accuracy"
     contents = "texts with labels"
     usage = "vitrail label, in Python vitrail.Labeller"
+    predictor = Labeller
     samples = "texts"
     explain_options = frozenset({"layer", "head"})
     explains_texts = True

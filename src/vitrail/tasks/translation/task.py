@@ -50,6 +50,7 @@ class TranslationTask(Task):
     headline = "bleu"
     contents = "pairs of sentences"
     usage = "vitrail translate, in Python vitrail.Translator"
+    predictor = Translator
     samples = "sentence pairs"
     export_formats = frozenset({"ctranslate2"})
     explain_options = frozenset({"target", "subwords", "layer", "head"})
