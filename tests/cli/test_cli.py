@@ -110,6 +110,9 @@ def test_public_names_stay_functions_beside_modules_of_the_same_names() -> None:
     [
         (["traim", "photos"], 'Did you mean "train"'),
         (["train", "photos", "--bugdet", "3m"], "Did you mean --budget"),
+        (["train", "photos", "--lr", "0.1"], "no option --lr. Write --set optim.learning_rate=VALUE."),
+        (["train", "photos", "--epochs=3"], "no option --epochs. Give --budget TIME"),
+        (["train", "photos", "--device", "cuda"], "a GPU is used where there is one"),
         (["train", "photos", "--seed", "seven"], 'unable to convert "seven" into int'),
         (["train", "photos", "--budget", "0"], "not longer than zero"),
         (["train", "photos", "--budget", "ten"], "such as 90s, 10m"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import model_validator
 
-from vitrail.core.config import Config, parse_assignments
+from vitrail.core.config import Config, name_setting, parse_assignments
 from vitrail.core.errors import ConfigError
 from vitrail.tasks.classification.settings import ImageDataSettings
 
@@ -67,6 +67,37 @@ def test_an_unknown_name_says_what_there_is(path: str, hint: str) -> None:
         Outer().with_changes({path: 1})
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("lr", "--set optim.learning_rate=VALUE"),
+        ("--batch-size", "--set train.batch_size=VALUE"),
+        ("image_size", "--set model.image_size=VALUE"),
+        ("epochs", "--set train.steps=COUNT"),
+        ("device", "a GPU is used where there is one"),
+    ],
+)
+def test_names_of_other_libraries_are_answered_with_ours(name: str, words: str) -> None:
+    assert words in str(name_setting(name))
+    with pytest.raises(ConfigError, match=words):
+        Outer().with_changes({f"inner.{name.strip('-').replace('-', '_')}": 1})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("inner.rate", "fast", "inner.rate must be a number, not 'fast'"),
+        ("count", 2.5, "count must be a whole number, not 2.5"),
+        ("count", "many", "count must be a whole number, not 'many'"),
+        ("pair", [1], "pair.1 is missing, not [1]"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_with_what_must_be(path: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Outer().with_changes({path: value})
+    assert caught.value.given == message
+
+
 def test_all_faults_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         Outer.from_tree({"count": "many", "inner": {"rate": "fast"}, "extra": 1})
@@ -76,7 +107,7 @@ def test_all_faults_are_told_at_once() -> None:
 def test_a_broken_rule_over_several_fields_is_told_without_all_of_them() -> None:
     with pytest.raises(ConfigError) as caught:
         Ordered().with_changes({"second": 1})
-    assert caught.value.given == "the settings of Ordered do not fit: Ordered: second 1 is not above first 2"
+    assert caught.value.given == "second 1 is not above first 2"
 
 
 def test_settings_are_frozen() -> None:

@@ -23,6 +23,29 @@ def test_a_wrong_name_is_answered_with_the_nearest():
         build("vit_b61")
 
 
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        ("vit_small", "'vit_s16' or 'vit_s32'"),
+        ("vit_tiny", "'vit_ti16'"),
+        ("swin_tiny", "'swin_t'?"),
+        ("resnet", "'resnet18' or"),
+        ("ViT_S16", "'vit_s16'?"),
+        ("vit_base_patch16_224.augreg_in21k", "'vit_b16'?"),
+        ("timm:deit_small_patch16_224", "'deit_s16'?"),
+        ("timm/resnet18.a1_in1k", "'resnet18'?"),
+        ("google/vit-base-patch16-224", "'vit_b16'?"),
+        ("facebook/detr-resnet-50", "'detr_r50'?"),
+        ("bert-base-uncased", "'bert_base'?"),
+        ("ViT-B/32", "'clip_b32'?"),
+    ],
+)
+def test_the_name_of_another_library_is_answered_with_ours(asked, nearest):
+    with pytest.raises(ConfigError) as caught:
+        MODELS[asked]
+    assert caught.value.remedy.startswith(f"Did you mean {nearest}")
+
+
 def test_a_wrong_field_is_answered_with_the_nearest():
     with pytest.raises(ConfigError, match=r"'vit_b16' has no setting 'num_clases'.*'num_classes'"):
         build("vit_b16", num_clases=3)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from vitrail import __version__
-from vitrail.core.errors import ConfigError, DataError
+from vitrail.core.errors import DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
 from vitrail.tasks.classification.objective import ClassificationObjective
@@ -87,7 +87,9 @@ def test_a_missing_report_and_a_file_of_another_kind_are_refused(tmp_path: Path)
     with pytest.raises(DataError, match="cannot be read as a report"):
         Report.load(tmp_path / "none.json")
     (tmp_path / "report.json").write_text('{"scores": 3}')
-    with pytest.raises(ConfigError, match="Report do not fit"):
+    with pytest.raises(
+        DataError, match=r"report\.json cannot be read as a report: .*; scores must be a dictionary"
+    ):
         Report.load(tmp_path / "report.json")
 
 

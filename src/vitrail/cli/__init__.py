@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from textwrap import wrap
 
-from cyclopts import CycloptsError, UnusedCliTokensError
+from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from vitrail.cli.app import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USER_ERROR, app
 from vitrail.cli.show import is_first_process
@@ -50,6 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _explain(error: CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError):
         return f"unexpected {' '.join(error.unused_tokens or [])}. See vitrail --help"
+    if isinstance(error, UnknownOptionError) and list(error.command_chain or ()) == ["train"]:
+        from vitrail.core.config import name_setting
+
+        option = (error.token.keyword or error.token.value).partition("=")[0]
+        if remedy := name_setting(option):
+            return f"train has no option {option}. {remedy}."
     return str(error)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Self
 
@@ -116,6 +117,29 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
+def name_setting(name: str) -> str | None:
+    """Return a sentence with our name of a setting that other libraries call so; None if there is none."""
+    name = name.strip("-").replace("-", "_")
+    if name in ("epoch", "epochs", "num_epochs"):
+        return (
+            "Give --budget TIME, or --set train.steps=COUNT; an epoch is the images divided by the batch size"
+        )
+    if name in ("device", "gpu", "gpus"):
+        return "Leave it out: a GPU is used where there is one, unless CUDA_VISIBLE_DEVICES is empty"
+    return f"Write --set {_ELSEWHERE[name]}=VALUE" if name in _ELSEWHERE else None
+
+
+_ELSEWHERE = {
+    **dict.fromkeys(("lr", "learning_rate"), "optim.learning_rate"),
+    **dict.fromkeys(("bs", "batch_size"), "train.batch_size"),
+    **dict.fromkeys(("size", "img_size", "image_size"), "model.image_size"),
+    **dict.fromkeys(("wd", "weight_decay"), "optim.weight_decay"),
+    **dict.fromkeys(("steps", "max_steps"), "train.steps"),
+    **dict.fromkeys(("workers", "num_workers"), "train.num_workers"),
+    "optimizer": "optim.name",
+}
+
+
 def _assign(tree: dict[str, Any], path: str, value: Any) -> None:
     parts = path.split(".")
     node: Any = tree
@@ -124,10 +148,11 @@ def _assign(tree: dict[str, Any], path: str, value: Any) -> None:
             known = list(node) if isinstance(node, dict) else []
             above = ".".join(parts[:depth]) or "the experiment"
             fields = f"a field of {above}: {', '.join(known)}"
+            remedy = did_you_mean(part, known) if known else "Leave out what follows the last dot"
             raise ConfigError(
                 f"there is no setting {path!r}",
                 expected=fields if known else f"{above} alone, it has no fields",
-                remedy=did_you_mean(part, known) if known else "Leave out what follows the last dot",
+                remedy=name_setting(parts[-1]) or remedy,
             )
         if depth == len(parts) - 1:
             node[part] = value
@@ -155,12 +180,28 @@ def _explain(error: ValidationError, name: str) -> ConfigError:
         cause = fault.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
             return ConfigError(f"{place}: {cause.given}", expected=cause.expected, remedy=cause.remedy)
-        text = f"{place}: {fault['msg'].removeprefix('Value error, ')}"
         # A rule over several fields names them itself; its input would be all fields.
         is_whole = isinstance(fault["input"], dict | BaseModel)
-        faults.append(text if is_whole else f"{text} (given {fault['input']!r})")
+        given = "" if is_whole else f", not {fault['input']!r}"
+        message = re.sub(r", (unable to|got a) .*", "", fault["msg"]).replace("valid integer", "whole number")
+        for theirs, ours in _MESSAGES.items():
+            if message.startswith(theirs):
+                text = f"{place} {message.replace(theirs, ours).replace(' valid ', ' ')}{given}"
+                break
+        else:
+            text = message.removeprefix("Value error, ")
+            text = text if is_whole and not fault["loc"] else f"{place}: {text}{given}"
+        faults.append(text)
     return ConfigError(
-        f"the settings of {name} do not fit: {'; '.join(faults)}",
+        "; ".join(faults),
         expected="values of the documented types and ranges",
         remedy="Correct these fields; the config.json of a run holds every setting with its value",
     )
+
+
+_MESSAGES = {
+    "Input should": "must",
+    "Field required": "is missing",
+    "Extra inputs are not permitted": "is not a setting",
+}
+"""How ours begin that pydantic begins so."""

@@ -7,7 +7,8 @@ Violations of our own invariants are plain ``assert`` and show a traceback.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -58,13 +59,27 @@ def missing_package(
     )
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a remedy sentence with the known names that resemble the given one."""
+def did_you_mean(name: str, known: Iterable[str], others: Mapping[str, str] | None = None) -> str:
+    """Return a remedy sentence with the known names that resemble the given one.
+
+    Args:
+        others: known names by what other libraries call them, with or without an owner and a tag.
+    """
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if close:
-        return "Did you mean " + " or ".join(repr(match) for match in close) + "?"
+    plain = _plain if others else str
+    names = {plain(other): own for other, own in (*(others or {}).items(), *zip(known, known, strict=True))}
+    asked = plain(name)
+    begin = sorted((each for each in names if each.startswith(asked)), key=len)
+    close = [asked] if asked in names else begin or difflib.get_close_matches(asked, names, n=6, cutoff=0.5)
+    nearest = list(dict.fromkeys(names[each] for each in close))[:3]
+    if nearest:
+        return "Did you mean " + " or ".join(repr(match) for match in nearest) + "?"
     return "Choose one of: " + ", ".join(known)
+
+
+def _plain(name: str) -> str:
+    """Return ``vit_base_patch16_224`` of ``google/vit-base-patch16-224`` and ``timm:...224.augreg_in1k``."""
+    return re.sub(r"\W", "_", re.sub(r"^.*[:/](?=.{5})|\.[a-z].*$", "", name.lower()))
 
 
 def one_line(error: object) -> str:

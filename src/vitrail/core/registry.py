@@ -25,6 +25,7 @@ class Registry(Mapping[str, T]):
         package: dotted name of the plug-in folder.
         collect: returns the entries of one module.
         module: the module to ask in each plug-in folder; None where plug-ins are files.
+        others: returns names by what other libraries call them, for the error about an unknown name.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class Registry(Mapping[str, T]):
         collect: Callable[[ModuleType], Mapping[str, T]],
         *,
         module: str | None = None,
+        others: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.kind, self.package, self._collect, self._module = kind, package, collect, module
+        self._others = others
         self._asked: dict[str, Mapping[str, T]] = {}  # entries by module
         self._found: dict[str, T] | None = None
 
@@ -48,7 +51,7 @@ class Registry(Mapping[str, T]):
             raise ConfigError(
                 f"there is no {self.kind} named {name!r}",
                 expected=f"the name of a {self.kind}",
-                remedy=did_you_mean(name, entries),
+                remedy=did_you_mean(name, entries, self._others()),
             )
         return entries[name]
 

@@ -20,7 +20,13 @@ def _variants(module: ModuleType) -> Mapping[str, ModelConfig]:
     return {name: config.model_copy(update={"name": name}) for name, config in variants.items()}
 
 
-MODELS: Registry[ModelConfig] = Registry("model", __name__, _variants)
+def _published() -> Mapping[str, str]:
+    from vitrail.models.weights.conversion import SOURCES
+
+    return {theirs: ours for source in SOURCES.values() for theirs, ours in source.names.items()}
+
+
+MODELS: Registry[ModelConfig] = Registry("model", __name__, _variants, others=_published)
 
 
 def list_models() -> list[str]:

@@ -55,14 +55,13 @@ class Report(Config):
             DataError: the file is missing or is not a report.
         """
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
+            return cls.from_tree(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise DataError(
-                f"{path} cannot be read as a report: {error}",
+                f"{path} cannot be read as a report: {getattr(error, 'given', error)}",
                 expected="a report.json that an evaluation wrote",
                 remedy="Evaluate the run again",
             ) from None
-        return cls.from_tree(tree)
 
 
 def evaluate(
