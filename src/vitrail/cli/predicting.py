@@ -148,8 +148,8 @@ def translate(
         beam: Beam size; 1 is greedy and fastest. Default: as in the run's evaluation.
         length_penalty: Length exponent a; 0 prefers short translations, 2 long ones. Default: as for beam.
         penalty_form: Length penalty: power, length^a, or gnmt, ((5 + length) / 6)^a. Default: as for beam.
-        num_best: Number of translations per line, numbered.
-        max_length: Most subwords of a translation. Default: twice the source's plus ten.
+        num_best: Number of different translations per line, numbered.
+        max_length: Most subwords of a translation, its end included. Default: twice the source's plus ten.
         batch_tokens: Subwords per batch.
         scores: Write the score before each translation.
         json: Write one JSON object per line.

@@ -91,6 +91,16 @@ class WrittenTexts:
             self._rows.setdefault(index, tuple(row))
 
 
+def distinct_texts(
+    texts: Sequence[str], hypotheses: Sequence[Hypothesis], num_best: int
+) -> list[tuple[str, float]]:
+    """Return the best texts with their scores; of equal ones, cut into other subwords, only the best."""
+    found: dict[str, float] = {}
+    for text, hypothesis in zip(texts, hypotheses, strict=True):
+        found.setdefault(text, hypothesis.score)
+    return list(found.items())[:num_best]
+
+
 def sign_search(beam_size: int, length_penalty: float, penalty_form: PenaltyForm, longest: str) -> str:
     """Describe the search for a score's signature.
 

@@ -14,7 +14,8 @@ from making.saved_vit import save_vit
 from making.small_translators import ENGLISH, small_translator
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.text.input_lines import Line, plan_batches
-from vitrail.models.decoding import greedy
+from vitrail.models.decoding import Hypothesis, greedy
+from vitrail.tasks.generation import distinct_texts
 from vitrail.tasks.translation.predictor import Translation, Translator
 from vitrail.tasks.translation.search import Search
 
@@ -49,7 +50,7 @@ def test_a_beam_of_one_is_greedy(translator: Translator) -> None:
         begin_id=config.begin_id,
         end_id=config.end_id,
         pad_id=config.pad_id,
-        max_lengths=torch.tensor([9]),
+        max_lengths=torch.tensor([8]),
     )
     assert found == expected
 
@@ -129,7 +130,15 @@ def test_the_best_translations_come_with_falling_scores(translator: Translator) 
     scores = [translation.score, *(each.score for each in translation.alternatives)]
     assert len(translation.alternatives) == 2
     assert scores == sorted(scores, reverse=True)
-    assert len({translation.text, *(each.text for each in translation.alternatives)}) > 1
+    assert len({translation.text, *(each.text for each in translation.alternatives)}) == 3
+
+
+def test_translations_that_are_spelled_by_other_subwords_are_not_repeated() -> None:
+    hypotheses = [Hypothesis((number,), -number, -number, is_finished=True) for number in range(4)]
+
+    found = distinct_texts(["a dog", "a dog", "dogs", "a cat"], hypotheses, 2)
+
+    assert found == [("a dog", 0), ("dogs", -2)]
 
 
 def test_letters_that_the_vocabulary_lacks_are_warned_of(translator: Translator) -> None:
@@ -151,7 +160,7 @@ def test_letters_that_the_vocabulary_lacks_are_warned_of(translator: Translator)
 def test_a_translation_that_does_not_end_says_so(translator: Translator) -> None:
     (translation,) = translator.translate([ENGLISH[1]], beam_size=1, max_length=1)
 
-    is_cut = any("cut off after 2 subwords" in warning for warning in translation.warnings)
+    is_cut = any("cut off at its maximum of 1 subword" in warning for warning in translation.warnings)
     ((hypothesis,),) = translator.decode(
         translator.vocabulary.source.encode([ENGLISH[1]]), Search(beam_size=1, max_length=1)
     )

@@ -21,6 +21,7 @@ from vitrail.tasks.answer_files import FileResults, check_answer_file
 from vitrail.tasks.captioning.objective import find_captions, write_captions
 from vitrail.tasks.captioning.settings import CaptionSettings
 from vitrail.tasks.contract import FileOptions
+from vitrail.tasks.generation import distinct_texts
 from vitrail.tasks.predicting import (
     answer_in_order,
     check_positive,
@@ -122,7 +123,7 @@ class Captioner:
             inputs: files, folders, glob patterns, Pillow images, arrays, tensors, bytes or opened files, or
                 one of them; see ``data.inputs.ImageInput``.
             beam_size: 1 is fastest; by default as the run was scored.
-            num_best: captions per image.
+            num_best: different captions per image; fewer if the beam holds fewer.
 
         Raises:
             ConfigError: a number is not positive, or more captions are wanted than the beam keeps.
@@ -176,17 +177,18 @@ class Captioner:
         num_best: int = 1,
     ) -> list[Caption]:
         """Caption prepared images, at least one, as from ``read``, as one batch."""
+        beam_size = max(self.settings.beam_size, num_best) if beam_size is None else beam_size
         found = find_captions(
             self.model,
             self.to_batch(pixels),
             self.vocabulary,
             self.settings,
-            beam_size=max(self.settings.beam_size, num_best) if beam_size is None else beam_size,
-            num_best=num_best,
+            beam_size=beam_size,
+            num_best=max(beam_size, num_best) if num_best > 1 else 1,
         )
         captions = []
         for name, best in zip(names, found, strict=True):
-            texts = zip(write_captions(self.vocabulary, best), (each.score for each in best), strict=True)
+            texts = distinct_texts(write_captions(self.vocabulary, best), best, num_best)
             captions.append(Caption(name, tuple(texts), is_finished=best[0].is_finished))
         return captions
 

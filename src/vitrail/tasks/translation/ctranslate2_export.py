@@ -150,7 +150,9 @@ class Proof(NamedTuple):
             f"{self.largest_difference:.1e}, on average by {self.mean_difference:.1e} ({self.quantization})"
         )
         for search, num_same in self.num_same.items():
-            yield f"{search}: {num_same} of {self.num_sentences} translations are the same"
+            cut = self.num_sentences - num_same - self.num_parted[search]
+            note = f", {cut} reached the maximum length in one engine alone" * bool(cut)
+            yield f"{search}: {num_same} of {self.num_sentences} translations are the same{note}"
 
 
 def compare(
@@ -165,7 +167,7 @@ def compare(
     greedy: list[tuple[int, ...]] = []
     for name, beam_size in (("greedy", 1), ("beam", BEAM_SIZE)):
         ours = _decode(translator, rows, beam_size, longest)
-        theirs = engine.decode(rows, Search(beam_size, max_length=longest - 1))  # without the end
+        theirs = engine.decode(rows, Search(beam_size, max_length=longest))
         pairs = [(own, other) for own, (other,) in zip(ours, theirs, strict=True)]
         comparable = [(own, other) for own, other in pairs if own.is_finished == other.is_finished]
         same = [(own, other) for own, other in comparable if own.tokens == other.tokens]

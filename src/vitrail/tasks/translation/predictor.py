@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.findings import number_of
 from vitrail.data.text.input_lines import Line, plan_batches, read_chunks
 from vitrail.data.text.subwords import PairVocabulary, Subwords
 from vitrail.data.text_preprocessing import PairPreprocessing
@@ -16,6 +18,7 @@ from vitrail.engines.loading import is_ctranslate2, load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.decoding import Hypothesis, PenaltyForm
+from vitrail.tasks.generation import distinct_texts
 from vitrail.tasks.predicting import Answered, answer_in_order, check_task, device_or_default
 from vitrail.tasks.translation.ctranslate2_folder import CTranslate2Decoder, read_exported
 from vitrail.tasks.translation.search import Search, TorchDecoder, max_positions
@@ -211,13 +214,16 @@ class Translator:
     def _translate_batch(
         self, encoded: Sequence[_Encoded], rows: Sequence[Sequence[int]], search: Search
     ) -> Iterator[Translation]:
-        for each, hypotheses in zip(encoded, self.decode(rows, search), strict=True):
+        # The whole beam where several are wanted: some of its subwords may spell the same text.
+        wanted = search.beam_size if search.num_best > 1 else 1
+        found = self.decode(rows, search._replace(num_best=wanted))
+        for each, hypotheses in zip(encoded, found, strict=True):
             texts = self.vocabulary.target.decode([hypothesis.tokens for hypothesis in hypotheses])
-            best, *others = map(Alternative, texts, (hypothesis.score for hypothesis in hypotheses))
+            best, *others = starmap(Alternative, distinct_texts(texts, hypotheses, search.num_best))
             warnings = [warning for warning in [self._coverage.warning(each.text)] if warning]
             if not hypotheses[0].is_finished:
-                count = len(hypotheses[0].tokens)
-                warnings.append(f"the translation was cut off after {count} subwords, before it ended")
+                written = number_of(len(hypotheses[0].tokens), "subword")
+                warnings.append(f"the translation was cut off at its maximum of {written}")
             yield Translation(*best, tuple(others), warnings=tuple(warnings), source=str(each.line))
 
 

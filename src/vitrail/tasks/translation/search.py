@@ -27,16 +27,16 @@ class Search(NamedTuple):
     length_penalty: float = 1.0
     """Exponent of the length penalty; 0 prefers short translations."""
     num_best: int = 1
-    """Translations to return, at most ``beam_size``."""
+    """Distinct translations to return, at most ``beam_size``; fewer if the beam holds fewer."""
     max_length: int | None = None
-    """Maximum subwords of a translation; None allows twice the source length plus ten."""
+    """Maximum subwords of a translation, its end included; None allows twice the source length plus ten."""
     penalty_form: PenaltyForm = "power"
     """Form of the length penalty, as for ``penalty_of``."""
 
     def limits(self, source_lengths: Sequence[int]) -> list[int]:
         """Return the maximum length of each translation; all lengths include the end."""
         if self.max_length is not None:
-            return [self.max_length + 1] * len(source_lengths)
+            return [self.max_length] * len(source_lengths)
         return [int(MAX_LENGTH_RATIO * length) + MAX_LENGTH_EXTRA for length in source_lengths]
 
     def run(
