@@ -126,9 +126,8 @@ def explain(
     if steps:
         return _explain_steps(task, loaded, inputs, options, part=part, tokens=tokens, as_json=json)
     done = task.explain(loaded, inputs, options)
-    picks = (options.method, options.class_name, options.layer, options.head)
     for each in done.explained:
-        show_stage(f"{Path(each.name).name}: {each.said(*picks)}")
+        show_stage(f"{Path(each.name).name}: {each.said(options.method, **options.pick)}")
     show_lines(str(path) for path in done.files)
     show_errors(done.errors)
     for each in done.explained:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from vitrail.core.errors import ConfigError, DataError, did_you_mean
 from vitrail.data.inputs import list_files
-from vitrail.interpret.viewer.explanation import METHODS, Explanation
+from vitrail.interpret.viewer.explanation import METHODS, Explanation, Pick, has_place
 from vitrail.interpret.viewer.page import is_page, write_explanations
 
 MAX_ON_PAGE = 24  # explanations; each adds up to 3 MB to the page
@@ -34,6 +34,10 @@ class ExplainOptions(NamedTuple):
     """For class-specific methods; by default the most probable class."""
     threshold: float | None = None
     """Confidence threshold of detections."""
+
+    @property
+    def pick(self) -> Pick:
+        return {"layer": self.layer, "head": self.head, "class_name": self.class_name}
 
 
 class WrittenExplanations(NamedTuple):
@@ -88,9 +92,8 @@ def explain_files(
             expected="at least one readable image",
             remedy="Correct the paths",
         )
-    named, class_name = (options.layer, options.head), options.class_name
-    shown = explained[0].method_for(method, class_name, *named) if explained[0].reads_patches else "attention"
-    if shown != "attention" and named != (None, None):
+    shown = explained[0].method_for(method, **options.pick) if explained[0].reads_patches else "attention"
+    if shown != "attention" and has_place(options.pick):
         raise ConfigError(
             f"a layer or a head was named for the method {shown}",
             expected="the method attention, which shows one layer",
@@ -116,7 +119,7 @@ def explain_texts(
             remedy="Explain them one by one, or write a page",
         )
     explained = [explain(text) for text in texts]
-    if explained[0].part().name == "occlusion" and (options.layer is not None or options.head is not None):
+    if explained[0].part().name == "occlusion" and has_place(options.pick):
         raise ConfigError(
             "a layer or a head was named for a model without attention",
             expected="a model with attention, such as a Transformer",
@@ -132,17 +135,15 @@ def _write(
     things: str,
 ) -> WrittenExplanations:
     """Write a page of all, or one picture for each."""
-    output, method, class_name = options.output, options.method, options.class_name
+    output = options.output
     if is_page(output):
-        shown = [
-            each.showing(method, class_name, layer=options.layer, head=options.head) for each in explained
-        ]
+        shown = [each.showing(options.method, **options.pick) for each in explained]
         title = f"{len(shown)} {things}" if len(shown) > 1 else None
         write_explanations(output, shown, title=title)
         return WrittenExplanations((output,), tuple(explained), errors)
     files = picture_files(output, [each.name for each in explained]) if things == "images" else [output]
     for each, file in zip(explained, files, strict=True):
-        each.save(file, method, layer=options.layer, head=options.head, class_name=class_name)
+        each.save(file, options.method, **options.pick)
     return WrittenExplanations(tuple(files), tuple(explained), errors)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from jaxtyping import Float
 from PIL import Image
@@ -19,7 +19,6 @@ from vitrail.interpret.attribution import CLASS_METHODS, Attributions
 from vitrail.interpret.draw import (
     WHOLE,
     Limits,
-    colour_bar,
     contact_sheet,
     draw_boxes,
     enlarge_picture,
@@ -29,7 +28,7 @@ from vitrail.interpret.draw import (
 from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.rollout import attention_rollout
 from vitrail.interpret.viewer import page, picture
-from vitrail.interpret.viewer.maps import ROLLOUT_TITLE, Boxes, Heat, Maps, layer_titles
+from vitrail.interpret.viewer.maps import ROLLOUT_TITLE, Boxes, Heat, Maps, Query, layer_titles
 from vitrail.report.plots import pixel_figure, to_picture
 
 MAP_METHODS = ("rollout", "attention")  # the same for every class
@@ -41,6 +40,14 @@ NO_ROLLOUT = (
 PAGE_HEIGHT_PX = 760  # in a notebook
 OVERLAY_PX = 384  # shorter side that a small picture is enlarged to before drawing
 VECTORS = (".svg", ".pdf")
+
+
+class Pick(TypedDict, total=False):
+    """Which map is drawn, where there are several; see ``Explanation.relevance``."""
+
+    layer: int | None
+    head: int | None
+    class_name: str | None
 
 
 class BeamEntry(NamedTuple):
@@ -118,7 +125,7 @@ class Explanation:
 
     def attention(
         self,
-        query: int | tuple[float, float] | None = None,
+        query: Query | None = None,
         *,
         of: str | None = None,
         layer: int | None = None,
@@ -156,17 +163,13 @@ class Explanation:
             return "occlusion"
         return "rollout" if self.has_rollout else "attention"
 
-    def method_for(
-        self, method: str | None, class_name: str | None, layer: int | None = None, head: int | None = None
-    ) -> str:
-        """Return the given method; for a layer alone attention, for a class alone a class-specific one."""
+    def method_for(self, method: str | None = None, **pick: Unpack[Pick]) -> str:
+        """Return the given method; for a class alone a class-specific one, for a layer alone attention."""
         if method is not None:
             return method
-        if class_name is None and (layer, head) != (None, None):
-            return "attention"
-        if class_name is None:
-            return self.first or self.default_method
-        return "relevance" if self.suits_relevance else "gradient_input"
+        if pick.get("class_name") is not None:
+            return "relevance" if self.suits_relevance else "gradient_input"
+        return "attention" if has_place(pick) else self.first or self.default_method
 
     @property
     def enlarged(self) -> Image.Image:
@@ -203,7 +206,7 @@ class Explanation:
             ConfigError: the method, the layer, the head or the class does not exist, the model does not
                 support the method, or a class was given for a method that is not class-specific.
         """
-        method = self.method_for(method, class_name, layer, head)
+        method = self.method_for(method, class_name=class_name, layer=layer, head=head)
         if method in CLASS_METHODS:
             if self.attributions is None:
                 raise ConfigError(
@@ -233,25 +236,15 @@ class Explanation:
         assert last.grid is not None
         return self.maps[0].read(weights, last).unflatten(-1, last.grid)
 
-    def showing(
-        self,
-        method: str | None = None,
-        class_name: str | None = None,
-        *,
-        layer: int | None = None,
-        head: int | None = None,
-    ) -> Explanation:
+    def showing(self, method: str | None = None, **pick: Unpack[Pick]) -> Explanation:
         """Return the same explanation with another method, class, layer or head first, computed immediately.
 
         Arguments and errors are those of ``relevance``.
         """
-        first = self.method_for(method, class_name, layer, head)
+        first, class_name = self.method_for(method, **pick), pick.get("class_name")
         chosen = replace(self, first=first, classes=self.classes if class_name is None else (class_name,))
-        if (layer, head) != (None, None):
-            maps = self.part()
-            maps.attention(layer=layer, head=head)
-            picked = [place for place, each in enumerate(maps.shown) if each is maps.pick(layer)]
-            of_layer = replace(maps, first=picked[0], first_head=head)
+        if has_place(pick):
+            of_layer = self.part().showing(pick.get("layer"), pick.get("head"))
             chosen = replace(chosen, maps=(of_layer, *self.maps[1:]))
         if self.reads_patches:
             self.relevance(first, class_name=class_name)
@@ -280,37 +273,23 @@ class Explanation:
         rollout = replace(self.maps[0], name="rollout", title=ROLLOUT_TITLE, layers=(of_all,), first=0)
         return [rollout, *self.maps]
 
-    def heat(
-        self,
-        query: int | tuple[float, float] | str | None = None,
-        *,
-        layer: int | None = None,
-        head: int | None = None,
-        class_name: str | None = None,
-    ) -> Heat:
+    def heat(self, query: Query | str | None = None, **pick: Unpack[Pick]) -> Heat:
         """Return a map as it is drawn; arguments as in ``overlay``."""
         if not self.reads_patches or isinstance(query, int | tuple):
-            return self.part().heat(
-                0 if query is None or isinstance(query, str) else query, layer=layer, head=head
-            )
-        method = self.method_for(query, class_name, layer, head)
-        values = self.relevance(method, layer=layer, head=head, class_name=class_name)
-        if method in CLASS_METHODS:
-            words = method.replace("_input", " times input").replace("_", " ")
-            shown = class_name or (self.label if self.scores else self.title)
-            return Heat(values.clamp(min=0), f"{words}: evidence for {shown}", False)
+            row = query if isinstance(query, int | tuple) else 0
+            return self.part().heat(row, layer=pick.get("layer"), head=pick.get("head"))
+        method = self.method_for(query, **pick)
+        values = self.relevance(method, **pick)
         if method == "attention":
-            return self.maps[0].heat_of(values, self.maps[0].pick(layer), head)
-        return self.maps[0].heat_of(values, self.layers[-1], head)._replace(title=ROLLOUT_TITLE)
+            return self.part().heat(layer=pick.get("layer"), head=pick.get("head"))
+        if method == "rollout":
+            return Heat.of_attention(values, self.layers[-1], ROLLOUT_TITLE)
+        words = method.replace("_input", " times input").replace("_", " ")
+        shown = pick.get("class_name") or (self.label if self.scores else self.title)
+        return Heat(values.clamp(min=0), f"{words}: evidence for {shown}", is_attention=False)
 
     def overlay(
-        self,
-        query: int | tuple[float, float] | str | None = None,
-        *,
-        layer: int | None = None,
-        head: int | None = None,
-        class_name: str | None = None,
-        limits: Limits | None = None,
+        self, query: Query | str | None = None, *, limits: Limits | None = None, **pick: Unpack[Pick]
     ) -> Image.Image:
         """Draw a map over the picture; a small picture is enlarged.
 
@@ -321,14 +300,14 @@ class Explanation:
             layer, head, class_name: as in ``attention`` or ``relevance``.
             limits: of the colours; by default those of the map.
         """
-        heat = self.heat(query, layer=layer, head=head, class_name=class_name)
+        heat = self.heat(query, **pick)
         drawn = overlay(self.enlarged, heat.values, limits=limits or heat.limits, crop=self.crop)
         boxes = self.maps[0].queries if self.maps else None
-        if isinstance(boxes, Boxes) and not isinstance(query, tuple):
-            return draw_boxes(
-                drawn, [picture.drawn_box(boxes, query if isinstance(query, int) else 0, drawn.size)]
-            )
-        return drawn
+        if not isinstance(boxes, Boxes) or isinstance(query, tuple):
+            return drawn
+        return draw_boxes(
+            drawn, [picture.drawn_box(boxes, query if isinstance(query, int) else 0, drawn.size)]
+        )
 
     def sheet(self) -> Image.Image:
         """Draw the classifier's row of every layer and head as tiles.
@@ -346,14 +325,7 @@ class Explanation:
         ]
         return contact_sheet(rows, layer_titles(maps.layers))
 
-    def still(
-        self,
-        method: str | None = None,
-        *,
-        layer: int | None = None,
-        head: int | None = None,
-        class_name: str | None = None,
-    ) -> Image.Image:
+    def still(self, method: str | None = None, **pick: Unpack[Pick]) -> Image.Image:
         """Draw the explanation as one picture, with its prediction, layer and scale in words.
 
         A classifier's is the image with one map, a detector's all boxes and the attention of the best, a
@@ -364,34 +336,16 @@ class Explanation:
             layer, head: index of the only one shown.
         """
         if not self.reads_patches:
-            return picture.still(self, layer, head)
-        heat = self.heat(method, layer=layer, head=head, class_name=class_name)
-        drawn = self.overlay(method, layer=layer, head=head, class_name=class_name)
-        return picture.captioned(drawn, (self.title, heat.said), colour_bar(heat.limits, is_overlay=True))
+            return picture.still(self, pick)
+        heat, drawn = self.heat(method, **pick), self.overlay(method, **pick)
+        return picture.captioned(drawn, (self.title, heat.said), heat.limits)
 
-    def said(
-        self,
-        method: str | None = None,
-        class_name: str | None = None,
-        layer: int | None = None,
-        head: int | None = None,
-    ) -> str:
+    def said(self, method: str | None = None, **pick: Unpack[Pick]) -> str:
         """Return the words on ``still``: the prediction; layer, head and strength, or method and class."""
-        if self.reads_patches:
-            shown = self.heat(method, layer=layer, head=head, class_name=class_name).said
-        else:
-            shown = picture.said_of(self, layer, head)
+        shown = self.heat(method, **pick).said if self.reads_patches else picture.said_of(self, pick)
         return f"{self.title}; {shown}"
 
-    def save(
-        self,
-        path: str | Path,
-        method: str | None = None,
-        *,
-        layer: int | None = None,
-        head: int | None = None,
-        class_name: str | None = None,
-    ) -> None:
+    def save(self, path: str | Path, method: str | None = None, **pick: Unpack[Pick]) -> None:
         """Write ``still`` as a picture, or for .html the page with everything.
 
         Args:
@@ -404,12 +358,11 @@ class Explanation:
         """
         path = Path(path)
         if page.is_page(path):
-            shown = self.showing(method, class_name, layer=layer, head=head)
-            page.write_explanations(path, [shown])
+            page.write_explanations(path, [self.showing(method, **pick)])
             return
         suffix = path.suffix.lower()
         if suffix in VECTORS and self.picture is None:
-            atomic_write(path, picture.alignments(self, layer, head, suffix))
+            atomic_write(path, picture.alignments(self, pick, suffix))
             return
         picture_format = Image.registered_extensions().get(suffix)
         if suffix not in VECTORS and picture_format not in Image.SAVE:
@@ -418,7 +371,7 @@ class Explanation:
                 expected="a name that ends in .png, .svg, .pdf, .jpg or .html",
                 remedy="Choose .html for the page with every layer and head",
             )
-        drawn = self.still(method, layer=layer, head=head, class_name=class_name)
+        drawn = self.still(method, **pick)
         if suffix in VECTORS:
             atomic_write(path, to_picture(pixel_figure(drawn), suffix))
             return
@@ -438,6 +391,11 @@ class Explanation:
                 remedy="Choose the method attention, or write an .html page with every layer",
             )
         return attention_rollout([recorded.weights for recorded in self.layers], fusion)[0]
+
+
+def has_place(pick: Pick) -> bool:
+    """Return whether a layer or a head was picked."""
+    return (pick.get("layer"), pick.get("head")) != (None, None)
 
 
 def _nothing_to_show(asked: str) -> ConfigError:

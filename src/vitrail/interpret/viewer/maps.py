@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -52,6 +52,8 @@ class Boxes:
 
 
 Side = Grid | Tokens | Boxes
+Query = int | tuple[float, float]
+"""Index of a token or box, or a point of the picture relative to its height and width."""
 
 
 class Heat(NamedTuple):
@@ -62,6 +64,12 @@ class Heat(NamedTuple):
     title: str
     """Which layer and head, or which method and class."""
     is_attention: bool
+
+    @classmethod
+    def of_attention(cls, values: Float[Tensor, "rows columns"], recorded: AttentionMap, title: str) -> Heat:
+        """Return attention of a layer, or through all up to it, as it is drawn."""
+        times = times_even(values.flatten(), is_masked=recorded.kind == "self").view_as(values)
+        return cls(times, title, is_attention=True)
 
     @property
     def limits(self) -> Limits:
@@ -103,10 +111,19 @@ class Maps:
         """Layers, then the means over them."""
         return self.layers + self.joined
 
-    def pick(self, layer: int | None) -> AttentionMap:
+    def place(self, layer: int | None) -> int:
+        """Return the index of a layer among ``shown``; None is the one shown first."""
         if layer is None and self.shown:
-            return self.shown[self.first]
-        return self.layers[checked_index("layer", -1 if layer is None else layer, len(self.layers))]
+            return self.first % len(self.shown)
+        return checked_index("layer", -1 if layer is None else layer, len(self.layers))
+
+    def pick(self, layer: int | None) -> AttentionMap:
+        return self.shown[self.place(layer)]
+
+    def showing(self, layer: int | None, head: int | None) -> Maps:
+        """Return the same maps with another layer or head first; errors as in ``attention``."""
+        self.attention(layer=layer, head=head)
+        return replace(self, first=self.place(layer), first_head=head)
 
     def reader_of(self, recorded: AttentionMap) -> Reader:
         """Return the readout of a layer; without a class token it is the mean over patches."""
@@ -119,12 +136,11 @@ class Maps:
         rows = read_queries(weights, self.reader_of(recorded), num_query_prefix(recorded))
         return rows[..., recorded.num_prefix :]
 
-    def title_of(self, recorded: AttentionMap, head: int | None) -> str:
+    def title_of(self, layer: int | None = None, head: int | None = None) -> str:
         """Name a layer and its head, or the mean over heads, counted from 1."""
-        titles = dict(zip(map(id, self.shown), layer_titles(self.shown), strict=True))
-        num_heads = recorded.weights.shape[1]
+        title, num_heads = layer_titles(self.shown)[self.place(layer)], self.pick(layer).weights.shape[1]
         of_head = "mean over heads" if head is None else f"head {head % num_heads + 1}"
-        return f"{titles[id(recorded)]}, {of_head}" if num_heads > 1 else titles[id(recorded)]
+        return f"{title}, {of_head}" if num_heads > 1 else title
 
     def between_sides(self, recorded: AttentionMap) -> Float[Tensor, "heads queries keys"]:
         """Return a layer's weights without prefix tokens; of a token mixer, magnitudes scaled to 0..1."""
@@ -138,7 +154,7 @@ class Maps:
 
     def attention(
         self,
-        query: int | tuple[float, float] | None = None,
+        query: Query | None = None,
         *,
         layer: int | None = None,
         head: int | None = None,
@@ -178,24 +194,12 @@ class Maps:
             return joined[:, recorded.num_prefix :]
         return values if recorded.grid is None else values.unflatten(-1, recorded.grid)
 
-    def heat(
-        self,
-        query: int | tuple[float, float] | None = None,
-        *,
-        layer: int | None = None,
-        head: int | None = None,
-    ) -> Heat:
+    def heat(self, query: Query | None = None, *, layer: int | None = None, head: int | None = None) -> Heat:
         """Return ``attention`` over a picture as it is drawn."""
-        recorded = self.pick(layer)
-        return self.heat_of(self.attention(query, layer=layer, head=head), recorded, head)
+        values = self.attention(query, layer=layer, head=head)
+        return Heat.of_attention(values, self.pick(layer), self.title_of(layer, head))
 
-    def heat_of(
-        self, values: Float[Tensor, "rows columns"], recorded: AttentionMap, head: int | None
-    ) -> Heat:
-        times = times_even(values.flatten(), is_masked=recorded.kind == "self").view_as(values)
-        return Heat(times, self.title_of(recorded, head), is_attention=True)
-
-    def _row_of(self, query: int | tuple[float, float], recorded: AttentionMap) -> int:
+    def _row_of(self, query: Query, recorded: AttentionMap) -> int:
         if not isinstance(query, tuple):
             noun = {"boxes": "box", "tokens": "word", "grid": "patch"}[self.queries.kind]
             prefix = num_query_prefix(recorded)
@@ -260,13 +264,14 @@ def layer_titles(maps: Sequence[AttentionMap]) -> list[str]:
     ['decoder layer 1, cross-attention, level 0', 'decoder layer 1, cross-attention, all levels']
     """
     levelled = {each.layer.partition(", ")[0] for each in maps if ", " in each.layer}
-    return [_title(each, has_levels=each.layer in levelled) for each in maps]
+    return [layer_title(each.layer, each.kind, has_levels=each.layer in levelled) for each in maps]
 
 
-def _title(recorded: AttentionMap, *, has_levels: bool) -> str:
-    if recorded.layer == "rollout":
+def layer_title(layer: str, kind: str = "self", *, has_levels: bool = False) -> str:
+    """Return the title of one layer; see ``layer_titles``."""
+    if layer == "rollout":
         return ROLLOUT_TITLE
-    name, _, level = recorded.layer.partition(", ")
+    name, _, level = layer.partition(", ")
     words: list[str] = []
     for part in name.split("."):
         if not part.isdigit():
@@ -279,7 +284,7 @@ def _title(recorded: AttentionMap, *, has_levels: bool) -> str:
             words += [before, f"layer {number}"]
         else:
             words.append(f"{before} layer {number}")
-    last = "mixing" if recorded.kind == "mixing" and words[-1] in LAST_PARTS else LAST_PARTS.get(words[-1])
+    last = "mixing" if kind == "mixing" and words[-1] in LAST_PARTS else LAST_PARTS.get(words[-1])
     words = [*(word for word in words[:-1] if word != "model"), last or words[-1].replace("_", " ")]
     read = level or ("all levels" if has_levels else "")
     return ", ".join([*words, read] if read else words)

@@ -124,7 +124,7 @@ def _view_data(maps: Maps, max_layer_bytes: int) -> dict[str, Any]:
         "queries": _side_data(maps.queries),
         "keys": _side_data(maps.keys),
         "layers": layers,
-        "first": maps.first % len(maps.shown),
+        "first": maps.place(None),
         "firstHead": 0 if maps.first_head is None else maps.first_head % len(maps.pick(None).weights[0]) + 1,
         "note": maps.note,
         "steps": list(maps.steps),
@@ -154,12 +154,14 @@ def _layer_data(maps: Maps, recorded: AttentionMap, title: str, max_bytes: int) 
     if maps.reader is not None:
         read = maps.read(recorded.weights[0], recorded).float().cpu()
         rows |= {"readMean": read.mean(dim=0), "readHeads": read}
-    if isinstance(maps.keys, Tokens):  # whose weights are shown as numbers
-        data |= _fields({name: (roots(values.numpy()), 0.0) for name, values in rows.items()}, len(weights))
-    else:
-        is_masked = recorded.kind == "self"
-        times = {name: times_even(values, is_masked=is_masked) for name, values in rows.items()}
-        data |= _fields({name: doublings(values.numpy()) for name, values in times.items()}, len(weights))
+    is_masked, are_numbers = recorded.kind == "self", isinstance(maps.keys, Tokens)
+    stored = {
+        name: (roots(values.numpy()), 0.0)
+        if are_numbers
+        else doublings(times_even(values, is_masked=is_masked).numpy())
+        for name, values in rows.items()
+    }
+    data |= _fields(stored, len(weights))
     if not 0 < (len(data["mean"]) + len(data["heads"])) * 3 // 4 <= max_bytes:
         data["heads"] = None
     return data

@@ -19,12 +19,12 @@ from torch import Tensor
 from vitrail.interpret.draw import (
     GAP_PX,
     DrawnBox,
+    Limits,
     colour_bar,
     draw_boxes,
     in_rows,
     overlay,
     shared_limits,
-    strength,
 )
 from vitrail.interpret.viewer.maps import Boxes, Grid, Heat, Maps, Tokens, checked_index, layer_titles
 from vitrail.report.page import picture_uri
@@ -41,7 +41,7 @@ from vitrail.report.plots import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from vitrail.interpret.viewer.explanation import Explanation
+    from vitrail.interpret.viewer.explanation import Explanation, Pick
 
 CAPTION_LETTER_PX, CAPTION_LINE_PX = 7, 17
 BOX_COLUMNS, MAX_BOX_TILES, BOX_TILE_PX = 3, 12, 480
@@ -58,74 +58,74 @@ MAX_COLUMNS = 3  # panels of a PNG side by side
 DOTS_PER_INCH = 150
 
 
-def still(explanation: Explanation, layer: int | None, head: int | None) -> Image.Image:
+def still(explanation: Explanation, pick: Pick) -> Image.Image:
     """Draw what boxes or words were read from as one picture; see ``Explanation.still``."""
     queries = explanation.maps[0].queries
     if not isinstance(explanation.maps[0].keys, Grid):
-        return Image.open(io.BytesIO(alignments(explanation, layer, head)))
-    heats = _heats(explanation, layer, head)
+        return Image.open(io.BytesIO(alignments(explanation, pick)))
+    heats, said = _heats(explanation, pick), (explanation.title, said_of(explanation, pick))
     limits = shared_limits(heat.values for heat in heats)
-    overlays = [
-        explanation.overlay(query, layer=layer, head=head, limits=limits) for query in range(len(heats))
-    ]
-    bar, said = colour_bar(limits, is_overlay=True), (explanation.title, said_of(explanation, layer, head))
+    overlays = [explanation.overlay(query, limits=limits, **pick) for query in range(len(heats))]
     if isinstance(queries, Tokens):
         tiles = [_labelled(explanation.enlarged, ""), *map(_labelled, overlays, queries.texts)]
-        return captioned(in_rows(tiles, WORD_COLUMNS), said, bar)
+        return captioned(in_rows(tiles, WORD_COLUMNS), said, limits)
     assert isinstance(queries, Boxes)
     enlarged = explanation.enlarged
     boxes = [drawn_box(queries, box, enlarged.size) for box in range(len(queries.texts))]
     tiles = [draw_boxes(enlarged, boxes), *overlays]
     for tile in tiles:
         tile.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
-    sheet = captioned(in_rows(tiles, BOX_COLUMNS), said, bar)
+    sheet = captioned(in_rows(tiles, BOX_COLUMNS), said, limits)
     has_encoder = any(isinstance(part.queries, Grid) for part in explanation.maps)
-    if not has_encoder or layer is not None or head is not None:
+    if not has_encoder or (pick.get("layer"), pick.get("head")) != (None, None):
         return sheet
     return in_rows([sheet, _from_middles(explanation, enlarged)], 1)
 
 
-def _heats(explanation: Explanation, layer: int | None, head: int | None) -> list[Heat]:
+def _heats(explanation: Explanation, pick: Pick) -> list[Heat]:
     """Return the maps of the boxes, or of the words but the end, that a picture shows."""
     queries = explanation.maps[0].queries
     assert isinstance(queries, Boxes | Tokens)
     num_words = len(queries.texts) - 1
     count = num_words if isinstance(queries, Tokens) else min(num_words + 1, MAX_BOX_TILES - 1)
-    return [explanation.heat(query, layer=layer, head=head) for query in range(count)]
+    return [explanation.heat(query, **pick) for query in range(count)]
 
 
-def said_of(explanation: Explanation, layer: int | None, head: int | None) -> str:
+def said_of(explanation: Explanation, pick: Pick) -> str:
     """Say which layer and head a picture of boxes or words shows, and how far from even it is."""
-    maps = explanation.maps[0]
+    maps, layer, head = explanation.maps[0], pick.get("layer"), pick.get("head")
     if isinstance(maps.keys, Grid):
-        title = maps.title_of(maps.pick(layer), head)
-        heats = _heats(explanation, layer, head)  # none of an empty caption
-        return f"{title}, {strength(max(float(heat.values.max()) for heat in heats))}" if heats else title
+        # An empty caption has none.
+        heats = sorted(_heats(explanation, pick), key=lambda heat: float(heat.values.max()))
+        return heats[-1].said if heats else maps.title_of(layer, head)
     panels = panels_of(maps, layer, head)
     largest = max(float(panel.weights.max()) for panel in panels)
     shown = panels[0].title if len(panels) == 1 else "every layer" if layer is None else "every head"
     return f"{shown}, weights from 0 (white) to 1 (blue), the largest {largest:.2f}"
 
 
-def captioned(drawn: Image.Image, lines: Sequence[str], bar: Image.Image) -> Image.Image:
+def captioned(drawn: Image.Image, lines: Sequence[str], limits: Limits) -> Image.Image:
     """Add lines of text and a colour bar below a picture."""
     import matplotlib
 
-    width = max(drawn.width // CAPTION_LETTER_PX, len("all layers combined"))
-    text = "\n".join(part for line in lines for part in textwrap.wrap(line, width) or [""])
-    font = ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")), 12)
-    sheet = Image.new(
-        "RGB",
-        (
-            max(drawn.width, bar.width),
-            drawn.height + bar.height + (text.count("\n") + 1) * CAPTION_LINE_PX + 8,
-        ),
-        "white",
-    )
+    wrapped = _wrap(lines, max(drawn.width // CAPTION_LETTER_PX, len("all layers combined")))
+    path = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")  # any letters
+    bar, top = colour_bar(limits, is_overlay=True), drawn.height + CAPTION_LINE_PX * len(wrapped) + 6
+    sheet = Image.new("RGB", (max(drawn.width, bar.width), top + bar.height + 2), "white")
     sheet.paste(drawn)
-    ImageDraw.Draw(sheet).multiline_text((GAP_PX, drawn.height + 2), text, fill="black", font=font, spacing=3)
-    sheet.paste(bar, (0, sheet.height - bar.height - 2))
+    ImageDraw.Draw(sheet).multiline_text(
+        (GAP_PX, drawn.height + 2),
+        "\n".join(wrapped),
+        fill="black",
+        font=ImageFont.truetype(path, 12),
+        spacing=3,
+    )
+    sheet.paste(bar, (0, top))
     return sheet
+
+
+def _wrap(lines: Sequence[str], width: int) -> list[str]:
+    return [part for line in lines for part in textwrap.wrap(line, width)]
 
 
 def still_html(explanation: Explanation, number: int) -> str:
@@ -189,23 +189,19 @@ def alignment_svg(name: str, panel: Panel) -> str:
         return inline_svg(figure, name)
 
 
-def alignments(explanation: Explanation, layer: int | None, head: int | None, suffix: str = ".png") -> bytes:
+def alignments(explanation: Explanation, pick: Pick, suffix: str = ".png") -> bytes:
     """Draw the alignments of an explanation with its prediction in words, as a file with that ending."""
-    panels = panels_of(explanation.maps[0], layer, head)
-    return draw_alignments(panels, suffix, title=f"{explanation.title}\n{said_of(explanation, layer, head)}")
+    panels = panels_of(explanation.maps[0], pick.get("layer"), pick.get("head"))
+    return draw_alignments(panels, suffix, title=(explanation.title, said_of(explanation, pick)))
 
 
-def draw_alignments(panels: Sequence[Panel], suffix: str = ".png", *, title: str = "") -> bytes:
+def draw_alignments(panels: Sequence[Panel], suffix: str = ".png", *, title: Sequence[str] = ()) -> bytes:
     """Draw alignments of the same tokens in a grid, on white, as a file with that ending."""
     columns = min(MAX_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     width, height = _size(panels[0])
     width = max(width, TITLED_INCH / columns) if title else width
-    lines = [
-        part
-        for line in title.split("\n")
-        for part in textwrap.wrap(line, int(columns * width / CHARACTER_INCH))
-    ]
+    lines = _wrap(title, int(columns * width / CHARACTER_INCH))
     figure = white_figure(columns * width, rows * height + 0.2 * len(lines), "")
     figure.suptitle("\n".join(lines), fontsize=FONT_SIZE + 1, parse_math=False)
     with _any_letters():
@@ -222,7 +218,7 @@ def panels_of(maps: Maps, layer: int | None, head: int | None) -> list[Panel]:
     titles = layer_titles(maps.layers)
     if layer is None and head is None:
         return [panel_of(maps, index, title=title) for index, title in enumerate(titles)]
-    index = maps.first if layer is None else checked_index("layer", layer, len(maps.layers))
+    index = maps.place(layer)
     num_heads = maps.layers[index].weights.shape[1]
     heads = range(num_heads) if head is None else [checked_index("head", head, num_heads)]
     return [panel_of(maps, index, each, title=f"{titles[index]}, head {each + 1}") for each in heads]
@@ -243,7 +239,7 @@ def _from_middles(explanation: Explanation, enlarged: Image.Image) -> Image.Imag
         drawn.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
         tiles.append(drawn)
     said = (f"encoder: attention from the point, {heats[0].title}",)
-    return captioned(in_rows(tiles, BOX_COLUMNS), said, colour_bar(limits, is_overlay=True))
+    return captioned(in_rows(tiles, BOX_COLUMNS), said, limits)
 
 
 def drawn_box(boxes: Boxes, box: int, size: tuple[int, int]) -> DrawnBox:

@@ -93,7 +93,7 @@ class ServedPredictor(Servable):
             self.predictor.explain_pixels(work.pixels, work.name), self.predictor.preprocessing, work.content
         )
         usual = QUICK_METHOD if not explained.maps else None  # else the slow occlusion
-        return explained.showing(work.method or usual, work.class_name)
+        return explained.showing(work.method or usual, class_name=work.class_name)
 
 
 SERVED = ServedPredictor
