@@ -180,7 +180,7 @@ def test_the_command_shows_each_layer_in_80_columns(
     assert main(["explain", str(saved), "--data", str(image_folder), "--images", "2", "-o", "shown"]) == 0
 
     shown = capsys.readouterr().out.splitlines()
-    assert "blocks.1.mixer" in "".join(shown)
+    assert "layer 2, attention" in "".join(shown)
     assert max(map(len, shown)) <= 80
     assert "shown/learned.html" in shown
     assert {file.name for file in folder.iterdir()} == {

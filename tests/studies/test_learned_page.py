@@ -63,11 +63,11 @@ def test_the_page_has_every_panel_the_layers_and_what_is_left_out(found: Learned
         assert all(f">{cell}</td>" in page for cell in row)
 
 
-def test_the_table_counts_depth_within_each_part_and_gives_ranges(found: Learned) -> None:
+def test_the_table_names_layers_in_words_and_gives_ranges(found: Learned) -> None:
     assert layer_table(found.heads)[1] == [
-        ["0", "encoder.0.mixer", "2", "4.0 (3.0 to 5.0)", "0.50 (0.25 to 0.75)", "1.00 (0.50 to 1.50)"],
-        ["1", "encoder.1.mixer", "2", "4.0 (4.0 to 4.0)", "0.50 (0.50 to 0.50)", "1.00 (1.00 to 1.00)"],
-        ["0", "decoder.0.cross_attention", "1", "", "", "0.00"],
+        ["encoder layer 1, attention", "2", "4.0 (3.0 to 5.0)", "0.50 (0.25 to 0.75)", "1.00 (0.50 to 1.50)"],
+        ["encoder layer 2, attention", "2", "4.0 (4.0 to 4.0)", "0.50 (0.50 to 0.50)", "1.00 (1.00 to 1.00)"],
+        ["decoder layer 1, cross-attention", "1", "", "", "0.00"],
     ]
     assert measured_on(found.heads) == (
         "Heads are measured on 7 of the validation images of <photos>, 40 x 24 pixels; 2 that could not be "
@@ -78,10 +78,10 @@ def test_the_table_counts_depth_within_each_part_and_gives_ranges(found: Learned
 def test_columns_that_are_empty_in_all_layers_are_left_out(found: Learned) -> None:
     words = replace(found.heads, layers=found.heads.layers[2:])
 
-    assert layer_table(found.heads)[0][3:] == ["distance, px", "entropy (1 = even)", "entropy, nats"]
+    assert layer_table(found.heads)[0][2:] == ["distance, px", "entropy (1 = even)", "entropy, nats"]
     assert layer_table(words) == (
-        ["layer", "name", "heads", "entropy, nats"],
-        [["0", "decoder.0.cross_attention", "1", "0.00"]],
+        ["layer", "heads", "entropy, nats"],
+        [["decoder layer 1, cross-attention", "1", "0.00"]],
     )
 
 

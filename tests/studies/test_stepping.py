@@ -55,17 +55,21 @@ def check_steps(steps: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "num_tokens", "head"),
-    [("vit_b16", VIT, 25, 0), ("swin_t", {**SWIN, "patch_size": 4}, 24, -1)],
+    ("name", "changes", "num_tokens", "head", "where"),
+    [
+        ("vit_b16", VIT, 25, 0, "layer 1, attention, head 1"),
+        ("swin_t", {**SWIN, "patch_size": 4}, 24, -1, "stage 1, layer 1, attention"),
+    ],
 )
 def test_the_steps_of_an_image_follow_from_each_other(
-    name: str, changes: dict, num_tokens: int, head: int, photo: Path, tmp_path: Path
+    name: str, changes: dict, num_tokens: int, head: int, where: str, photo: Path, tmp_path: Path
 ) -> None:
     loaded = classifier(name, changes)
     options = ExplainOptions(tmp_path / "steps.svg", layer=0, head=head)
 
     found = explain_steps(TASKS["classification"], loaded, str(photo), options, tokens=range(num_tokens))
 
+    assert found.title.endswith(f": {where}")
     steps = steps_of(found.matrices)
     assert steps["X"].shape == (num_tokens, changes["width"])
     assert ("bias" in steps, "mask" in steps) == (name == "swin_t", name == "swin_t")

@@ -198,9 +198,8 @@ def _explain_learned(
     written = write_learned(path, found, title=f"What {run.name} has learned")
     if found.heads is not None:
         header, rows = layer_table(found.heads)
-        shown = header[:5]  # as many as fit; nats are on the page
-        texts = [place for place, name in enumerate(shown) if name == "name"]
-        show_table(shown, [[*map(on_two_lines, row[:5])] for row in rows], texts=texts)
+        # As many as fit; nats are on the page.
+        show_table(header[:4], [[*map(on_two_lines, row[:4])] for row in rows], texts=[0])
         show_wrapped(measured_on(found.heads))
     for names, reason in reasons(found):
         show_wrapped(f"not drawn: {names}: {reason}")

@@ -21,6 +21,7 @@ from vitrail.interpret.learned import (
     position_similarity,
     principal_filters,
 )
+from vitrail.interpret.viewer.maps import layer_title
 from vitrail.report.page import section, table, write_page
 from vitrail.report.plots import COLOURS, check_picture_path, is_picture
 from vitrail.report.tiles import (
@@ -97,16 +98,11 @@ def write_learned(path: Path, found: Learned, *, title: str) -> list[Path]:
     return written
 
 
-LAYER_HEADER = ("layer", "name", "heads", "distance, px", "entropy (1 = even)", "entropy, nats")
+LAYER_HEADER = ("layer", "heads", "distance, px", "entropy (1 = even)", "entropy, nats")
 
 
 def layer_table(heads: HeadFindings) -> tuple[list[str], list[list[str]]]:
-    """Return the table of layers, without empty columns: depth, name, heads, distance and entropies."""
-    depths = {
-        each.layer: depth
-        for members in series_of(heads.layers).values()
-        for depth, each in enumerate(members)
-    }
+    """Return the table of layers, without empty columns: layer, heads, distance and entropies."""
     rows = []
     for each in heads.layers:
         ranges = (
@@ -114,7 +110,7 @@ def layer_table(heads: HeadFindings) -> tuple[list[str], list[list[str]]]:
             _range(each.entropy_shares, ".2f"),
             _range(each.entropy, ".2f"),
         )
-        rows.append([str(depths[each.layer]), each.layer, str(len(each.entropy)), *ranges])
+        rows.append([layer_title(each.layer, each.kind), str(len(each.entropy)), *ranges])
     filled = [place for place in range(len(LAYER_HEADER)) if any(row[place] for row in rows)]
     return [LAYER_HEADER[place] for place in filled], [[row[place] for place in filled] for row in rows]
 
@@ -151,7 +147,7 @@ def _write_page(path: Path, found: Learned, groups: list[Group], title: str) -> 
     parts.append(f'<div class="sections">{"".join(sections)}</div>')
     if found.heads is not None:
         header, rows = layer_table(found.heads)
-        numbers = frozenset(place for place, name in enumerate(header) if name != "name")
+        numbers = frozenset(place for place, name in enumerate(header) if name != "layer")
         note = "Mean over heads, and their range."
         parts.append(section("Layers", table(header, rows, numbers), note))
     if found.left_out:
@@ -210,11 +206,16 @@ def list_panels(found: Learned) -> list[Group]:
 def series_of(layers: Sequence[LayerHeads]) -> dict[str, list[LayerHeads]]:
     """Group layers by part of the model and use, such as a decoder's cross-attention.
 
-    A layer's depth is its index within the group.
+    A layer's depth is its place within the group, counted from 1.
+
+    >>> list(series_of([LayerHeads(f"decoder.{n}.cross_attention", "cross", None, (), 0) for n in (0, 1)]))
+    ['decoder, cross-attention']
     """
     series: dict[str, list[LayerHeads]] = {}
     for each in layers:
-        series.setdefault(re.sub(r"\.\d+", "", each.layer), []).append(each)
+        words = layer_title(each.layer, each.kind).split(", ")
+        parts = [re.sub(r" ?\b(layer|stage) \d+$", "", word) for word in words]
+        series.setdefault(", ".join(filter(None, parts)), []).append(each)
     return series
 
 
@@ -306,8 +307,8 @@ def _biases_group(biases: Sequence[BiasTable]) -> Group:
 
     def draw(axes: Axes, inks: Inks) -> None:
         show_map(axes, values, inks, (-1.0, 1.0), "bias / largest", colours="RdBu_r")
-        name_tiles(axes, list(range(num_heads)), width + 1, axis="x")
-        name_tiles(axes, list(range(len(shown))), height + 1, axis="y")
+        name_tiles(axes, list(range(1, num_heads + 1)), width + 1, axis="x")
+        name_tiles(axes, list(range(1, len(shown) + 1)), height + 1, axis="y")
 
     heading = "Relative position biases"
     panel = Panel(heading, "", ("head", "layer"), draw, map_size(values))
@@ -350,13 +351,17 @@ def _dots_panel(field: str, heading: str, y_label: str, layers: Sequence[LayerHe
     def draw(axes: Axes, inks: Inks) -> None:
         series, highest = series_of(layers), 0.0
         for colour, (name, members) in zip(cycle(COLOURS), series.items(), strict=False):
-            points = [(depth, value) for depth, each in enumerate(members) for value in getattr(each, field)]
+            points = [
+                (depth, value)
+                for depth, each in enumerate(members, start=1)
+                for value in getattr(each, field)
+            ]
             x, y = zip(*points, strict=True)
             highest = max(highest, *y)
             axes.plot(x, y, "o", color=colour, markersize=5, alpha=0.75, markeredgewidth=0, label=name)
         depth = max(map(len, series.values()))
-        axes.set_xticks(range(0, depth, -(-depth // MAX_TICKS)))
-        axes.set_xlim(-0.5, depth - 0.5)
+        axes.set_xticks(range(1, depth + 1, -(-depth // MAX_TICKS)))
+        axes.set_xlim(0.5, depth + 0.5)
         axes.set_ylim(0, 1.03 if field == "entropy_shares" else 1.08 * max(highest, 1e-6))
         if len(series) > 1:
             axes.legend(frameon=False, labelcolor=inks.ink, fontsize=8)
@@ -367,7 +372,7 @@ def _dots_panel(field: str, heading: str, y_label: str, layers: Sequence[LayerHe
 def _similarity_panel(group: HeadGroup, several: bool) -> Panel:
     values = group.similarity.double().numpy()
     edges = np.concatenate(([0], np.cumsum(group.num_heads)))
-    title = f"{group.layers[0]} to {group.layers[-1]}" if len(group.layers) > 1 else group.layers[0]
+    title = " to ".join(map(layer_title, dict.fromkeys((group.layers[0], group.layers[-1]))))
 
     def draw(axes: Axes, inks: Inks) -> None:
         show_map(axes, values, inks, (0.0, 1.0), "overlap")
@@ -375,7 +380,7 @@ def _similarity_panel(group: HeadGroup, several: bool) -> Panel:
             axes.axhline(edge - 0.5, color="white", linewidth=0.7)
             axes.axvline(edge - 0.5, color="white", linewidth=0.7)
         centres = (edges[:-1] + edges[1:] - 1) / 2
-        names = [str(place) for place in range(len(group.layers))]
+        names = [str(place) for place in range(1, len(group.layers) + 1)]
         stride = -(-len(names) // MAX_TICKS)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_ticks(centres[::stride], names[::stride])

@@ -63,7 +63,7 @@ def explain_steps(
     steps = recorded.steps
     if steps is None:
         raise ConfigError(
-            f"the layer {recorded.layer} does not compare queries with keys",
+            f"{maps.title_of(options.layer)} does not compare queries with keys",
             expected="a layer of attention, whose steps can be shown",
             remedy="Choose another one with --layer or --part, or leave out --steps",
         )
@@ -75,7 +75,7 @@ def explain_steps(
     columns = rows if steps.context is None and len(keys) == len(queries) else _spread(keys, maps.keys)
     matrices = steps_matrices(recorded, head, queries, keys, rows=rows, columns=columns)
     answer = explanation.title if len(explanation.title) <= 60 else f"{explanation.title[:58]}.."
-    title = f"{answer}: {recorded.layer}, head {head}"
+    title = f"{answer}: {maps.title_of(options.layer, head)}"
     figure = matrix_figure(matrices, title=title)
     atomic_write(options.output, to_picture(figure, options.output.suffix))
     return HeadSteps(title, matrices)
