@@ -72,3 +72,29 @@ def test_a_bad_line_of_json_is_named(tmp_path: Path, line: str, fault: str) -> N
 def test_columns_are_told_by_a_look_at_the_beginning(tmp_path: Path) -> None:
     assert column_names(put(tmp_path, "image; caption\na;b\n")) == ["image", "caption"]
     assert column_names(put(tmp_path, '{"a": 1, "b": 2}\nno json', "rows.jsonl")) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        (["photos/1.jpg,cat", "photos/2.jpg,dog"], ["image", "label"]),
+        (["1.jpg,a dog runs over grass", "2.jpg,two cats sleep in the sun"], ["image", "caption"]),
+        (["cat;1.jpg;north", "dog;2.jpg;south"], ["column 1", "image", "column 3"]),
+        ([f"word {i}.\tenglish" for i in range(7)], ["text", "label"]),
+        ([f"{'spam' if i % 2 else 'ham'}\tletter {i}" for i in range(10)], ["label", "text"]),
+        (["image,label", "1.jpg,cat"], ["image", "label"]),  # with a header
+        (["word,language", *(f"word {i},english" for i in range(7))], ["word", "language"]),
+        (["Go.\tVa !", "Go.\tMarche.", "Hi.\tSalut !"], ["Go.", "Va !"]),  # pairs
+        ([f"{i}\tx{i}" for i in range(9)], ["0", "x0"]),  # no label recurs
+    ],
+)
+def test_a_first_row_of_data_is_no_header(tmp_path: Path, rows: list[str], names: list[str]) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(rows) + "\n")
+
+    table = read_table(path)
+
+    assert column_names(path) == [*table.columns] == names
+    is_data = names[0] not in rows[0]
+    assert [finding.check for finding in table.findings] == is_data * ["no-header"]
+    assert len(table.names) == len(rows) - (not is_data)

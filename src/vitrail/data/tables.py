@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError, missing_package, one_line
+from vitrail.data.file_places import is_image_name
 from vitrail.data.findings import Finding, about, counted
 from vitrail.data.splits import SplitName, leading_split, rows_by_split
 from vitrail.data.text.lines import GZIP_SUFFIX, REPLACEMENT, read_content, read_lines, split_lines
@@ -34,6 +35,9 @@ LABEL_COLUMNS = (
 PEEK = 65536  # bytes of a table that a cheap look at its rows reads
 PEEKED_BYTES = 1 << 20  # of a table, to find its first row
 SHARD = re.compile(r"-\d{5}-of-\d{5}$")  # the Hugging Face hub's naming of the parts of a table
+WORD = re.compile(r"[\w.+-]{1,40}")  # such as a label; not a sentence
+LABEL_WORDS, MIN_REPEATS = 3, 5  # a label is not longer, and occurs as often on average
+LOOKED_AT = 200  # rows that tell a header from data
 DELIMITERS = ",;|\t"  # spreadsheets write .csv in several ways
 
 
@@ -171,16 +175,45 @@ def column_names(path: Path, flattened: str = "") -> list[str]:
 
             schema = pyarrow.parquet.read_schema(path)
             return arrow_fields(schema).get(flattened) or list(schema.names)
-        line = _first_line(path)
         if _suffix(path) in JSON_SUFFIXES:
-            row = json.loads(line)
+            row = json.loads(_first_line(path))
             if not isinstance(row, Mapping):
                 return []
             inner = row.get(flattened)
             return list(inner if isinstance(inner, Mapping) else row)
-        return [name.strip() for name in next(csv.reader([line], delimiter=max("\t,;|", key=line.count)), [])]
+        lines = [line for line in split_lines(read_content(path, PEEKED_BYTES)) if line.strip()]
+        rows = csv.reader(lines[:LOOKED_AT], delimiter=max("\t,;|", key=next(iter(lines), "").count))
+        return name_columns([*rows]) or []
     except (OSError, ValueError, ImportError, csv.Error, RecursionError):
         return []
+
+
+def name_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names of columns: the first row, or names by content if that is data like the others.
+
+    It is if it names an image file, or has a text and a word that recurs.
+
+    >>> name_columns([["a.png", "cat"], ["b.png", "dog"]])
+    ['image', 'label']
+    >>> name_columns([["label", "text"], ["dog", "It barks."]])
+    ['label', 'text']
+    """
+    first = [cell.strip() for cell in next(iter(rows), ())]
+    cells = [[cell.strip() for cell in row] for row in rows[:LOOKED_AT] if len(row) == len(first)]
+    image = next((place for place, cell in enumerate(first) if is_image_name(cell)), None)
+    if image is not None:
+        names = [f"column {place + 1}" for place in range(len(first))]
+        names[image] = "image"
+        if len(first) == 2:
+            lengths = sorted(len(row[1 - image].split()) for row in cells)
+            names[1 - image] = "caption" if lengths[len(lengths) // 2] > LABEL_WORDS else "label"
+        return names
+    for place in range(2 if len(first) == 2 else 0):
+        labels, texts = ([row[side] for row in cells] for side in (place, 1 - place))
+        recurs = labels.count(first[place]) > 1 and MIN_REPEATS * len(set(labels)) <= len(labels)
+        if recurs and all(map(WORD.fullmatch, labels)) and len(set(texts)) > len(set(labels)):
+            return ["text", "label"] if place else ["label", "text"]
+    return first
 
 
 def column_fields(path: Path) -> dict[str, list[str]]:
@@ -252,7 +285,7 @@ def find_column(
     raise DataError(
         f"{table} has no column of {what}s, its columns are {', '.join(map(repr, columns)) or 'none'}",
         expected=f"a column named {', '.join(known[:6])} or similar",
-        remedy=f"Rename the column of {what}s to {known[0]!r}",
+        remedy=f"Rename the column of {what}s to {known[0]!r}; the first line of a text file names them",
     )
 
 
@@ -425,15 +458,22 @@ def _read_delimited(path: Path, joins_rest: bool) -> Table:
         lines = list(opened)
     delimiter = max("\t,;|", key=next(iter(lines), "").count)
     spans = [span for span in _quoted_rows(lines, delimiter, path) if any(cell.strip() for cell in span[2])]
-    names = [name.strip() for name in spans[0][2]] if spans else []
+    names = name_columns([cells for _, _, cells in spans[:LOOKED_AT]])
+    findings: list[Finding] = []
+    if spans and names != [name.strip() for name in spans[0][2]]:
+        message = f"the first line of {path.name} is data; the columns are read as {', '.join(names)}"
+        findings.append(Finding("info", "no-header", message, "Write a line of column names above it"))
+    else:
+        spans = spans[1:]
     rows = []
-    for begin, _, cells in spans[1:]:
+    for begin, _, cells in spans:
         if len(cells) > len(names) and not joins_rest:
             raise ValueError(f"line {begin:,} has {len(cells)} cells and the header {len(names)}")
         first, rest = cells[: len(names) - 1], cells[len(names) - 1 :]
         rows.append([cell.strip() for cell in (*first, delimiter.join(rest))])
     called = [f"{path.name}#{row}" for row in range(len(rows))]
-    return Table(path, _to_columns(names, rows), called, findings=_find_swallowed(spans[1:], delimiter, path))
+    findings.extend(_find_swallowed(spans, delimiter, path))
+    return Table(path, _to_columns(names, rows), called, findings=tuple(findings))
 
 
 def _read_prose(path: Path, prose: Prose) -> Table:

@@ -61,6 +61,13 @@ def test_tables_of_texts_are_read_alike(tmp_path, name, content):
     assert all_rows(path) == {(text,): (label,) for text, label in SENTENCES.items()}
 
 
+def test_a_table_without_column_names_is_read_by_its_content(tmp_path):
+    texts = [(f"{word} {i}.", language) for i in range(6) for word, language in (("Go", "en"), ("Geh", "de"))]
+    path = write(tmp_path / "lang.tsv", "".join(f"{text}\t{language}\n" for text, language in texts))
+    assert recognise(path) == "labelling"
+    assert all_rows(path) == {(text,): (language,) for text, language in texts}
+
+
 def test_splits_of_a_folder_and_of_a_column_are_kept(tmp_path):
     for split in ("train", "valid", "test"):
         write(tmp_path / "films" / f"{split}.csv", f"text,label\nthe {split} one,1\nanother {split},0\n")
