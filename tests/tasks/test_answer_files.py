@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from vitrail.core.errors import ConfigError
 from vitrail.tasks.answer_files import STRUCTURED, SUFFIXES, FileResults, check_answer_file, write_answers
 from vitrail.tasks.captioning.predictor import Caption, caption_results
 from vitrail.tasks.classification.predictor import Prediction, class_results
 from vitrail.tasks.contrastive.retrieval import Match, Retrieval, Retrieved, retrieval_results
+from vitrail.tasks.detection.detections import Detections
+from vitrail.tasks.labelling.predictor import LabelledText
+from vitrail.tasks.predicting import Results
 
 CLASSES = class_results(
     [
@@ -68,6 +74,51 @@ def test_a_table_of_captions_has_the_best_of_each_image(tmp_path: Path) -> None:
         "image,caption,score,error\nx.png,a dog,-0.5000,\nbad.png,,,no image\n"
     )
     assert written(tmp_path, ".txt", CAPTIONS) == "a dog\n\n"
+
+
+NO_BOXES = Detections.failed("bad.png", ("cell",), "no image")
+BOXES = NO_BOXES._replace(
+    name="x.png",
+    size=(8, 8),
+    boxes_xyxy=torch.tensor([[1.0, 2.0, 3.5, 4.0]]),
+    scores=torch.tensor([0.5]),
+    labels=torch.tensor([0]),
+    error=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        (
+            [Prediction("x.png", (("cat", 0.75), ("dog", 0.25))), Prediction("bad.png", (), "no image")],
+            "image,rank,class,probability,error\nx.png,1,cat,0.75,\nx.png,2,dog,0.25,\nbad.png,,,,no image\n",
+        ),
+        (
+            [Caption("x.png", (("a dog", -0.5), ("dogs", -0.75))), Caption("bad.png", (), error="no image")],
+            "image,rank,caption,score,error\nx.png,1,a dog,-0.5,\nx.png,2,dogs,-0.75,\nbad.png,,,,no image\n",
+        ),
+        (
+            [BOXES, NO_BOXES._replace(name="none.png", error=None), NO_BOXES],
+            "image,class,score,left,top,right,bottom,error\nx.png,cell,0.5,1.0,2.0,3.5,4.0,\n"
+            "none.png,,,,,,,\nbad.png,,,,,,,no image\n",
+        ),
+        (
+            [
+                LabelledText("A dog", tuple(Prediction(word, (("O", 1.0),)) for word in ("A", "dog")), True),
+                LabelledText("", error="no word"),
+            ],
+            "text,part,label,probability,error\nA dog,A,O,1.0,\nA dog,dog,O,1.0,\n,,,,no word\n",
+        ),
+    ],
+    ids=lambda each: type(each[0]).__name__ if isinstance(each, list) else "",
+)
+def test_results_are_a_table_of_plain_values(results: list[Any], expected: str) -> None:
+    rows, text = Results(results).table(), io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    assert text.getvalue() == expected
 
 
 @pytest.mark.parametrize(("by_image", "bad_row"), [(False, ("", "bad.png")), (True, ("bad.png", ""))])

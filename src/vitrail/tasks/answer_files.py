@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +51,20 @@ def check_answer_file(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
             expected=f"a name that ends in {', '.join(suffixes)}",
             remedy="Choose one of these",
         )
+
+
+def text_table(rows: Sequence[Mapping[str, Any]], **decimals: int) -> list[list[str]]:
+    """Return header and rows as texts, empty for None.
+
+    Args:
+        rows: with the same keys, at least one.
+        decimals: digits of the numbers in a column.
+    """
+
+    def text(name: str, value: Any) -> str:
+        return "" if value is None else f"{value:.{decimals[name]}f}" if name in decimals else str(value)
+
+    return [[*rows[0]], *([text(*field) for field in row.items()] for row in rows)]
 
 
 def write_answers(path: Path, answers: FileResults) -> None:

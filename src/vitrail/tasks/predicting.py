@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from PIL import Image
@@ -22,6 +22,27 @@ SHOWN_PX = 768  # longer side of an explained photograph
 Item = TypeVar("Item")
 Prepared = TypeVar("Prepared")
 Answer = TypeVar("Answer")
+
+
+class InRows(Protocol):
+    """A result that is one or more rows of a table."""
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return plain values by column, the same columns for each result."""
+
+
+Result = TypeVar("Result", bound=InRows)
+
+
+class Results(list[Result]):
+    """A list of results that is a table, too."""
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a row for each class, box, caption or label, for ``pandas.DataFrame`` or ``csv.DictWriter``.
+
+        An input that could not be used has one row, with its error.
+        """
+        return [row for each in self for row in each.to_rows()]
 
 
 class Answered(NamedTuple):

@@ -61,7 +61,9 @@ def test_images_of_mixed_sizes_share_a_batch_and_a_bad_one_spoils_none(tmp_path:
     loaded = bright_detector()
     detector = Detector(loaded, batch_size=8)
 
-    found = detector.detect([wide, tmp_path / "bad.png", tall, np.zeros((3, 4)), np.zeros((9, 7), np.uint8)])
+    found = detector.detect(
+        [wide, tmp_path / "bad.png", tall, np.full((3, 4), 9.0), np.zeros((9, 7), np.uint8)]
+    )
 
     assert loaded.model.batches == [(3, 3, 64, 64)]
     assert [each.error is None for each in found] == [True, False, True, False, True]

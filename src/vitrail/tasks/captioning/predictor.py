@@ -23,6 +23,7 @@ from vitrail.tasks.captioning.settings import CaptionSettings
 from vitrail.tasks.contract import FileOptions
 from vitrail.tasks.generation import distinct_texts
 from vitrail.tasks.predicting import (
+    Results,
     answer_in_order,
     check_positive,
     check_task,
@@ -70,6 +71,14 @@ class Caption:
             found["warning"] = "the caption was cut off at the maximum length"
         return found
 
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return a row for each caption; see ``tasks.predicting.Results``."""
+        ranked: list[tuple[Any, ...]] = [(rank, *text) for rank, text in enumerate(self.texts, start=1)]
+        return [
+            {"image": self.source, "rank": rank, "caption": text, "score": score, "error": self.error}
+            for rank, text, score in ranked or [(None, None, None)]
+        ]
+
 
 class Captioner:
     """Caption and explain images with a trained model.
@@ -116,7 +125,7 @@ class Captioner:
 
     def predict(
         self, inputs: ImageInput | Iterable[ImageInput], *, beam_size: int | None = None, num_best: int = 1
-    ) -> list[Caption]:
+    ) -> Results[Caption]:
         """Caption images; an unusable one yields a caption with an error instead of raising.
 
         Args:
@@ -129,7 +138,7 @@ class Captioner:
             ConfigError: a number is not positive, or more captions are wanted than the beam keeps.
             DataError: a folder or pattern holds no image, or nothing was given.
         """
-        return list(self.predict_each(inputs, beam_size=beam_size, num_best=num_best))
+        return Results(self.predict_each(inputs, beam_size=beam_size, num_best=num_best))
 
     def predict_each(
         self, inputs: ImageInput | Iterable[ImageInput], *, beam_size: int | None = None, num_best: int = 1

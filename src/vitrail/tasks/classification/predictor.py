@@ -15,10 +15,11 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.choice import start_engine
 from vitrail.engines.loading import ModelInTorch, Source, merged_source, open_source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.tasks.answer_files import FileResults, check_answer_file
+from vitrail.tasks.answer_files import FileResults, check_answer_file, text_table
 from vitrail.tasks.classification.explanation import explain_image
 from vitrail.tasks.contract import FileOptions
 from vitrail.tasks.predicting import (
+    Results,
     answer_in_order,
     check_positive,
     check_task,
@@ -65,6 +66,14 @@ class Prediction:
         scores = [{"class": name, "probability": probability} for name, probability in self.scores]
         return {"source": self.source, "class": self.label, "probability": self.probability, "scores": scores}
 
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return a row for each class; see ``tasks.predicting.Results``."""
+        ranked: list[tuple[Any, ...]] = [(rank, *score) for rank, score in enumerate(self.scores, start=1)]
+        return [
+            {"image": self.source, "rank": rank, "class": name, "probability": share, "error": self.error}
+            for rank, name, share in ranked or [(None, None, None)]
+        ]
+
 
 @runtime_checkable
 class ImageClassifier(Protocol):
@@ -83,7 +92,7 @@ class ImageClassifier(Protocol):
     def classify(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch classes"]:
         """Return the class probabilities of images from ``read``, on the CPU."""
 
-    def predict(self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5) -> list[Prediction]:
+    def predict(self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5) -> Results[Prediction]:
         """Classify images; an unusable file yields a prediction with an error instead of raising.
 
         Args:
@@ -94,7 +103,7 @@ class ImageClassifier(Protocol):
         Raises:
             DataError: a folder or pattern holds no image, or nothing was given.
         """
-        return list(self.predict_each(inputs, top=top))
+        return Results(self.predict_each(inputs, top=top))
 
     def predict_each(
         self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5
@@ -226,12 +235,6 @@ def classify_files(files: Sequence[str], options: FileOptions) -> FileResults:
 
 def class_results(predictions: Sequence[Prediction]) -> FileResults:
     """Return predictions in every output format: a row per image and class, most probable first."""
-    table: list[tuple[object, ...]] = [("image", "rank", "class", "probability", "error")]
-    for each in predictions:
-        if each.error:
-            table.append((each.source, "", "", "", each.error))
-        for rank, (name, probability) in enumerate(each.scores, start=1):
-            table.append((each.source, rank, name, f"{probability:.6f}", ""))
     return FileResults(
         tree=[each.to_json() for each in predictions],
         columns=("image", "class", "probability"),
@@ -241,6 +244,6 @@ def class_results(predictions: Sequence[Prediction]) -> FileResults:
             for rank, (name, probability) in enumerate(each.scores)
         ],
         errors=[(each.source, each.error) for each in predictions if each.error],
-        table=table,
+        table=text_table(Results(predictions).table(), probability=6),
         lines=[each.label for each in predictions],
     )

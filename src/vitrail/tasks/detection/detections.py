@@ -16,6 +16,8 @@ from vitrail.models.contract import DetectionOutput, Scoring, class_scores
 MAX_BOXES = 100  # per image and class, the best of them; the largest number that COCO counts
 DEFAULT_THRESHOLD = 0.5
 
+TABLE_HEADER = ("image", "class", "score", "left", "top", "right", "bottom", "error")
+
 
 class ConfidenceThreshold(NamedTuple):
     """The confidence threshold above which boxes count as predicted."""
@@ -133,6 +135,16 @@ class Detections(NamedTuple):
             for label, score, box in self.rows()
         ]
         return {"source": self.name, "height": self.size[0], "width": self.size[1], "boxes": boxes}
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return a row for each box, or one without any; see ``tasks.predicting.Results``."""
+        boxes: list[tuple[Any, ...]] = [
+            (self.class_names[label], score, *box) for label, score, box in self.rows()
+        ]
+        return [
+            dict(zip(TABLE_HEADER, (self.name, *box, self.error), strict=True))
+            for box in boxes or [(None,) * 6]
+        ]
 
     def draw(self, picture: Image.Image) -> Image.Image:
         """Draw the boxes, with classes and scores, over the upright image; a small one is enlarged."""

@@ -17,15 +17,15 @@ from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
 from vitrail.data.images import read_image
 from vitrail.data.inputs import list_files
-from vitrail.tasks.answer_files import SUFFIXES, FileResults
+from vitrail.tasks.answer_files import SUFFIXES, FileResults, text_table
 from vitrail.tasks.contract import FileOptions
-from vitrail.tasks.detection.detections import Detections
+from vitrail.tasks.detection.detections import TABLE_HEADER, Detections
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.explaining import picture_files
+from vitrail.tasks.predicting import Results
 
 RESULTS_FILE, IMAGES_FILE, TABLE_FILE = "detections.json", "annotations.json", "detections.csv"
 PICTURES, JPEG_QUALITY = "pictures", 90
-TABLE_HEADER = ("image", "class", "score", "left", "top", "right", "bottom", "error")
 
 
 def show_detections(files: Sequence[str], options: FileOptions) -> FileResults:
@@ -176,14 +176,10 @@ def coco_annotations(
 def table_of(found: Sequence[Detections]) -> str:
     """Write boxes as comma-separated values; an image without boxes has one row with empty fields."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(TABLE_HEADER)
-    for each in found:
-        lines = [
-            (each.name, each.class_names[label], f"{score:.4f}", *(f"{edge:.2f}" for edge in box), "")
-            for label, score, box in each.rows()
-        ]
-        writer.writerows(lines or [(each.name, *[""] * 6, each.error or "")])
+    rows = Results(found).table()
+    csv.writer(text, lineterminator="\n").writerows(
+        text_table(rows, score=4, left=2, top=2, right=2, bottom=2)
+    )
     return text.getvalue()
 
 

@@ -30,6 +30,7 @@ from vitrail.tasks.detection.detections import (
     select_boxes,
 )
 from vitrail.tasks.predicting import (
+    Results,
     answer_in_order,
     check_positive,
     check_task,
@@ -127,7 +128,7 @@ class Detector:
 
     def detect(
         self, inputs: ImageInput | Iterable[ImageInput], *, threshold: float | None = None
-    ) -> list[Detections]:
+    ) -> Results[Detections]:
         """Find boxes; an unreadable image yields a result with an error instead of raising.
 
         Args:
@@ -139,7 +140,7 @@ class Detector:
             ConfigError: the threshold is not in 0..1.
             DataError: a folder or pattern holds no image, or nothing was given.
         """
-        return list(self.detect_each(inputs, threshold=threshold))
+        return Results(self.detect_each(inputs, threshold=threshold))
 
     def detect_each(
         self, inputs: ImageInput | Iterable[ImageInput], *, threshold: float | None = None

@@ -23,7 +23,14 @@ from vitrail.models.contract import LabellingModelConfig
 from vitrail.tasks.answer_files import FileResults
 from vitrail.tasks.classification.predictor import Prediction
 from vitrail.tasks.labelling.samples import EncodedText, encode_text
-from vitrail.tasks.predicting import answer_in_order, check_positive, check_task, chunks_of, device_or_default
+from vitrail.tasks.predicting import (
+    Results,
+    answer_in_order,
+    check_positive,
+    check_task,
+    chunks_of,
+    device_or_default,
+)
 
 WORD = re.compile(r"\w+(?:[-'.@]\w+)*|[^\w\s]")
 
@@ -51,6 +58,16 @@ class LabelledText:
         trees = [part.to_json() for part in self.parts]
         words = [{"word": tree.pop("source"), **tree} for tree in trees]
         return {"text": self.text, **({"words": words} if self.is_of_words else trees[0])}
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return a row for each label of the text or of its words; see ``tasks.predicting.Results``."""
+        labels: list[tuple[Any, ...]] = [
+            (part.source, *score) for part in self.parts for score in part.scores
+        ]
+        return [
+            {"text": self.text, "part": part, "label": name, "probability": share, "error": self.error}
+            for part, name, share in labels or [(None, None, None)]
+        ]
 
 
 class Labeller:
@@ -92,14 +109,14 @@ class Labeller:
         self.vocabulary = vocabulary_from_files(loaded.files)
         self.class_names = tuple(loaded.class_names)
 
-    def label(self, texts: Iterable[Line], *, top: int = 1) -> list[LabelledText]:
+    def label(self, texts: Iterable[Line], *, top: int = 1) -> Results[LabelledText]:
         """Label texts in order; one that cannot be labelled gets an error instead of raising.
 
         Args:
             texts: sentences, or read errors, as ``read_lines`` yields.
             top: number of labels of each part.
         """
-        return list(
+        return Results(
             answer_in_order(
                 chunks_of([*texts], self.batch_size),
                 read=self.encode,
