@@ -208,7 +208,7 @@ def test_notes_become_findings_with_their_number(tmp_path: Path) -> None:
         reading.note("malformed-boxes", item)
     (noted,) = assemble(reading, Classes((), ()), box_format="xyxy").findings
     assert (noted.check, noted.items, noted.count) == ("malformed-boxes", ("a", "b"), 2)
-    assert noted.message.startswith("2 boxes are not")
+    assert noted.message.startswith("2 boxes without")
 
 
 def test_a_second_format_at_the_same_place_is_told(tmp_path: Path) -> None:
