@@ -231,7 +231,11 @@ def test_a_typographic_attack_has_both_tables_of_answers(
     assert before > after  # the word covers some of the red
 
     assert main([*command, *names]) == 0
-    assert re.search(r"^class +before +after$", capsys.readouterr().out, re.MULTILINE)
+    shown = capsys.readouterr()
+    assert re.search(r"^class +before +after$", shown.out, re.MULTILINE)
+    assert not shown.err
+    assert main(["draw", "typographic", "-o", str(tmp_path / "b.png")]) == 0
+    assert "training a small CLIP for about a minute" in capsys.readouterr().err
 
 
 def test_a_head_by_hand_is_computed_step_by_step() -> None:

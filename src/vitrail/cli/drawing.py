@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from vitrail.cli.app import Flag, Output, Settings, Texts, app
-from vitrail.cli.show import show_json, show_lines, show_matrices, show_table
+from vitrail.cli.show import show_json, show_lines, show_matrices, show_stage, show_table
 from vitrail.core.errors import ConfigError
 
 
@@ -62,6 +62,8 @@ def draw(
         )
     path = output or Path(f"{name}.png")
     settings = given | parse_assignments(set_)
+    if wait := FIGURES[name].with_changes(settings).wait():
+        show_stage(wait)
     drawn = draw_figure(name, path, **settings)
     if json:
         show_json(

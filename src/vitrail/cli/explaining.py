@@ -97,7 +97,9 @@ def explain(
         _refuse([*given, *["steps"] * steps], "a file")
         return _explain_learned(run, data=data, images=images, seed=seed, output=output)
     sampling = {"data": data, "images": images, "seed": seed}
-    _refuse([name for name, value in sampling.items() if value is not None], "neither files nor --text")
+    _refuse(
+        [name for name, value in sampling.items() if value is not None], "RUN alone, without files or --text"
+    )
 
     from vitrail.engines.export.package import is_package
     from vitrail.engines.loading import cannot_explain, load_any
@@ -173,8 +175,8 @@ def _refuse(names: Collection[str], needs: str) -> None:
     if options:
         raise ConfigError(
             f"{options} {'requires' if len(names) == 1 else 'require'} {needs}",
-            expected=needs,
-            remedy=f"Leave {options} out, or see vitrail explain --help",
+            expected=f"no {options} otherwise",
+            remedy="See vitrail explain --help",
         )
 
 

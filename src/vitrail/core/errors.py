@@ -59,11 +59,14 @@ def missing_package(
     )
 
 
-def did_you_mean(name: str, known: Iterable[str], others: Mapping[str, str] | None = None) -> str:
+def did_you_mean(
+    name: str, known: Iterable[str], others: Mapping[str, str] | None = None, *, otherwise: str | None = None
+) -> str:
     """Return a remedy sentence with the known names that resemble the given one.
 
     Args:
         others: known names by what other libraries call them, with or without an owner and a tag.
+        otherwise: the sentence where none does (default: all names).
     """
     known = sorted(known)
     plain = _plain if others else str
@@ -74,7 +77,7 @@ def did_you_mean(name: str, known: Iterable[str], others: Mapping[str, str] | No
     nearest = list(dict.fromkeys(names[each] for each in close))[:3]
     if nearest:
         return "Did you mean " + " or ".join(repr(match) for match in nearest) + "?"
-    return "Choose one of: " + ", ".join(known)
+    return otherwise or "Choose one of: " + ", ".join(known)
 
 
 def _plain(name: str) -> str:

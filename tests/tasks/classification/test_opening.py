@@ -401,6 +401,8 @@ def test_every_format_describes_itself() -> None:
         ("mnits5k", r"Did you mean 'mnist5k'"),
         ("builtin:digit", r"Did you mean 'digits'"),
         ("fashon-mnist", r"Did you mean 'fashion-mnist'"),
+        ("shape", r"mnist5k, shapes.*Did you mean 'shapes'"),
+        ("photos_that_are_elsewhere", r"Correct the path; the current folder is"),
         ("", r"there is no path or built-in data set ''"),
     ],
 )

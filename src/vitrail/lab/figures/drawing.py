@@ -37,6 +37,10 @@ class Drawing(Config):
     prints: ClassVar[bool] = False
     """Whether the numbers are worth a terminal."""
 
+    def wait(self) -> str:
+        """Return what takes long before anything is drawn; empty if nothing does."""
+        return ""
+
     @abstractmethod
     def draw(self) -> Drawn:
         """Compute and draw the figure.

@@ -45,6 +45,11 @@ class TypographicAttack(Drawing):
     seed: int = 0
     """Of the word's place, size, font and colour, and of the small CLIP."""
 
+    def wait(self) -> str:
+        return (
+            "" if self.model else "training a small CLIP for about a minute; --model takes a trained one ..."
+        )
+
     def draw(self) -> Drawn:
         if self.image is not None and self.model is None:
             raise ConfigError(

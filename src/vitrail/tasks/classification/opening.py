@@ -30,6 +30,7 @@ from vitrail.tasks.registry import task_of_source
 
 BUILTIN_PREFIX = "builtin:"
 FASHION_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of Debian's package dataset-fashion-mnist
+BOXES = "shapes"  # built in as well, for detectors
 LIKELY = 2  # beats a table of unknown columns that looks like captions
 
 
@@ -101,15 +102,21 @@ def recognises(source: str) -> int:
     path = Path(source).expanduser()
     if path.is_file():
         return LIKELY * tables.has_columns(path)
+    if not path.exists() and (_own_name(source) in BUILTINS or benchmark_of(source) is not None):
+        return LIKELY
     others = {name: entry for name, entry in FORMATS.items() if entry is not folders.FORMAT}
     return LIKELY * (format_of(others, path) is not None or folders.has_classes(path))
 
 
-def _read(text: str) -> RawDataset:
-    path = Path(text).expanduser()
+def _own_name(text: str) -> str:
+    """Return the built-in name that a text such as mnist_5k or FashionMNIST spells, else the text."""
     name = text.strip().lower().removeprefix(BUILTIN_PREFIX)
-    plain = name.replace("-", "").replace("_", "")  # mnist_5k, FashionMNIST
-    name = next((each for each in BUILTINS if each.replace("-", "") == plain), name)
+    plain = name.replace("-", "").replace("_", "")
+    return next((each for each in BUILTINS if each.replace("-", "") == plain), name)
+
+
+def _read(text: str) -> RawDataset:
+    path, name = Path(text).expanduser(), _own_name(text)
     if text.startswith(HUB_PREFIX):
         return read_by_name(text.removeprefix(HUB_PREFIX))
     if text.strip() and not text.startswith(BUILTIN_PREFIX) and path.exists():
@@ -121,13 +128,12 @@ def _read(text: str) -> RawDataset:
     if HUB_NAME.match(text) and not path.parent.exists():
         return read_by_name(text)
     is_path = "/" in text or os.sep in text or text.startswith((".", "~")) or bool(Path(text).suffix)
+    there = f"Correct the path; the current folder is {Path.cwd()}"
     raise DataError(
         f"there is no {'path' if is_path else 'path or built-in data set'} {text!r}",
-        expected="an existing folder or file, a built-in name "
-        f"({', '.join(BUILTINS)}), one of 'vitrail benchmarks', or a Hugging Face name (owner/name)",
-        remedy=f"Correct the path; the current folder is {Path.cwd()}"
-        if is_path
-        else did_you_mean(name, [*BUILTINS, *BENCHMARKS]),
+        expected=f"an existing folder or file, a built-in name ({', '.join((*BUILTINS, BOXES))}), "
+        "one of 'vitrail benchmarks', or a Hugging Face name (owner/name)",
+        remedy=there if is_path else did_you_mean(name, [*BUILTINS, *BENCHMARKS, BOXES], otherwise=there),
     )
 
 
