@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from making.image_folders import noise
 from making.small_exports import small_vit
 from making.small_models import PVT, PVTV2, RESNET, SWIN, VIT
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.dataset import ImageSplit
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.source import ImageSample
 from vitrail.interpret.viewer import explanation
@@ -195,25 +199,35 @@ class Pixels(list[torch.Tensor]):
         return ImageSample(self[index], index, index)
 
 
+def split_of(images: Sequence[torch.Tensor]) -> ImageSplit:
+    """Return the photographs, so large that the model sees their middle, of pixels."""
+    return ImageSplit(
+        [np.asarray(Image.new("RGB", (40, 30), (*each[:, 0, 0].tolist(),))) for each in images],
+        np.zeros(len(images)),
+        [f"image {index}" for index in range(len(images))],
+    )
+
+
 def test_samples_of_a_model_without_attention_have_no_overlay():
     tables = classification_tables(torch.eye(5)[:2], torch.tensor([0, 1]), torch.tensor([0, 1]))
     source = Pixels(torch.full((2, 3, 16, 24), 1, dtype=torch.uint8))
-    images = explain_samples(_predictor("resnet18", RESNET), source, tables, [1], ["one", "two"])
+    images = explain_samples(_predictor("resnet18", RESNET), source, tables, [1], split_of(source))
 
-    assert [image.overlay for image in images] == [None]
+    assert [image.heat for image in images] == [None]
     assert images[0].picture.getpixel((0, 0)) == (1, 1, 1)
 
 
-def test_samples_are_overlaid_with_the_last_layers_attention_though_only_that_is_recorded():
+def test_samples_have_the_last_layers_attention_though_only_that_is_recorded():
     torch.manual_seed(0)
     source = Pixels(torch.randint(0, 256, (2, 3, 16, 24), dtype=torch.uint8))
     tables = classification_tables(torch.eye(5)[:2], torch.tensor([0, 1]), torch.tensor([0, 1]))
     predictor = _predictor("swin_t", SWIN)
-    images = explain_samples(predictor, source, tables, [0, 1], ["one", "two"])
+    images = explain_samples(predictor, source, tables, [0, 1], split_of(source))
 
     for each, image in zip(source, images, strict=True):
-        expected = predictor.explain_pixels(each, "whole").overlay()
-        assert image.overlay.tobytes() == expected.tobytes()
+        assert torch.equal(image.heat.values, predictor.explain_pixels(each, "whole").heat().values)
+        assert image.picture.size == (40, 30)
+        assert image.crop == predictor.preprocessing.evaluation_box((30, 40))
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +241,7 @@ def test_samples_are_explained_with_what_the_evaluation_said(colours: Predictor)
     probabilities = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]])
     tables = classification_tables(probabilities, torch.tensor([0, 1]), torch.tensor([6, 4]))
 
-    images = explain_samples(colours, source, tables, [1, 0], [f"image {index}" for index in range(9)])
+    images = explain_samples(colours, source, tables, [1, 0], split_of(source))
 
     assert [(image.name, image.true, image.predicted) for image in images] == [
         ("image 4", "green", "red"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 
 from making.image_folders import noise
+from vitrail.interpret.viewer.maps import Heat
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.classification.report import ExplainedImage, write_report
 from vitrail.tasks.classification.scores import classification_tables, headline_scores
@@ -51,7 +53,8 @@ class Page(HTMLParser):
 
 
 def explained(picture: Image.Image) -> ExplainedImage:
-    return ExplainedImage(picture, picture, f"{EVIL}.png", "class 1", EVIL, 0.987)
+    heat = Heat(torch.eye(2) * 2, "layer 1, attention", True)
+    return ExplainedImage(picture, heat, f"{EVIL}.png", "class 1", EVIL, 0.987)
 
 
 EXPLAINED = explained(Image.new("RGB", (14, 10), (10, 20, 30)))
@@ -109,6 +112,21 @@ def test_pictures_without_overlays_say_why(tmp_path: Path) -> None:
     assert "Typical images of each class" in page.text
     assert [attrs["alt"] for tag, attrs in page.tags if tag == "img" and attrs["alt"] == "a.png"] == ["a.png"]
     assert "attention over a.png" not in str(page.tags)
+
+
+def test_the_images_of_a_page_share_one_scale(tmp_path: Path) -> None:
+    weak, strong = (
+        replace(EXPLAINED, name=name, heat=Heat(torch.eye(2) * times, "", True))
+        for name, times in (("weak", 2), ("strong", 9))
+    )
+
+    def drawn(*examples: ExplainedImage) -> str:
+        page = Page(write(tmp_path, (), examples))
+        (over,) = [dict(each)["src"] for _, each in page.tags if each.get("alt") == "attention over weak"]
+        return over
+
+    assert drawn(weak) != drawn(weak, strong)
+    assert "of all images 9 times even attention" in Page(write(tmp_path, [strong], [weak])).text
 
 
 def test_page_shows_every_part(written: str, tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from PIL import Image
 
+from vitrail.data.dataset import ImageSplit
 from vitrail.data.findings import some_of
 from vitrail.data.stream import SampleSource
-from vitrail.interpret.draw import enlarge_picture, to_picture
+from vitrail.interpret.draw import WHOLE, Corners, Limits, enlarge_picture, overlay, shared_limits
+from vitrail.interpret.viewer.maps import Heat
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table
 from vitrail.report.plots import confusion_plot
@@ -32,6 +34,7 @@ from vitrail.tasks.classification.scores import (
     reliability_plot,
 )
 from vitrail.tasks.contract import Diagnosis
+from vitrail.tasks.predicting import over_photograph
 from vitrail.train.evaluate import Report
 
 MAX_CONFUSION_TABLE = 20  # classes; a larger table is a plot
@@ -48,11 +51,10 @@ STYLE = Path(__file__).with_name("run_report.css").read_text(encoding="utf-8")
 
 @dataclass(frozen=True)
 class ExplainedImage:
-    """A classified image with its attention overlay."""
+    """A classified photograph with what the model looked at."""
 
     picture: Image.Image
-    """The image as the model saw it."""
-    overlay: Image.Image | None
+    heat: Heat | None
     """None for a model without attention maps."""
     name: str
     """File name, or index in the data set."""
@@ -60,6 +62,8 @@ class ExplainedImage:
     predicted: str
     confidence: float
     """Probability of the predicted class, 0..1."""
+    crop: Corners = WHOLE
+    """What the model saw, as shares of the picture."""
 
 
 def write_report(
@@ -72,12 +76,13 @@ def write_report(
     note = "All are right and of median confidence: typical, not flattering."
     if len(examples) > MAX_PICTURES:
         note += f" The first {MAX_PICTURES} of {len(examples)} are shown."
-    has_overlays = bool(examples) and examples[0].overlay is not None
-    title = "What it looks at, class by class" if has_overlays else "Typical images of each class"
+    heats = [each.heat.values for each in (*errors, *examples) if each.heat is not None]
+    limits = shared_limits(heats) if heats else None
+    title = "Typical images of each class" if limits is None else "What it looks at, class by class"
     parts = [
         class_headline(record),
-        _pictures("Most confident errors", errors, "Look here for wrong labels first."),
-        _pictures(title, examples, note),
+        _pictures("Most confident errors", errors, "Look here for wrong labels first.", limits),
+        _pictures(title, examples, note, limits),
         *class_sections(record),
     ]
     write_run_page(path, record, parts, style=STYLE)
@@ -144,24 +149,26 @@ def class_headline(
     return headline(record, [*first, *entries])
 
 
-def _pictures(title: str, images: Sequence[ExplainedImage], note: str) -> str:
+def _pictures(title: str, images: Sequence[ExplainedImage], note: str, limits: Limits | None) -> str:
     if not images:
         return ""
-    lead = (
-        "Left the image as the model saw it, right what it looked at."
-        if images[0].overlay
-        else "The images as the model saw them; it has no attention that would show what it looked at."
-    )
+    lead = "The model's images alone: it has no attention that would show what it looked at."
+    if limits is not None:
+        lead = (
+            "Right of each image is what the model looked at, framed where it saw a part only. Dark is even "
+            f"attention or less, the brightest colour of all images {limits[1]:.2g} times even attention."
+        )
     figures = []
     for image in images[:MAX_PICTURES]:
         is_wrong = image.true != image.predicted
         given = f"<b>{escape(image.predicted)}</b> {image.confidence:.1%}"
         caption = f"{given}, true: {escape(image.true)}" if is_wrong else given
         name = escape(image.name, quote=True)
-        uri = picture_uri(enlarge_picture(image.picture, SMALL_PX))
+        enlarged = enlarge_picture(image.picture, SMALL_PX)
+        uri = picture_uri(enlarged)
         shown = f'<img src="{uri}" alt="{name}" title="{name}">'
-        if image.overlay is not None:
-            over = picture_uri(image.overlay)
+        if image.heat is not None:
+            over = picture_uri(overlay(enlarged, image.heat.values, limits=limits, crop=image.crop))
             shown += f'<img src="{over}" alt="attention over {name}" title="{name}">'
         figures.append(
             f'<figure class="{"wrong" if is_wrong else "right"}"><div class="pair">{shown}</div>'
@@ -220,11 +227,9 @@ MAX_EXAMPLES_PER_CLASS = 2
 
 
 def report_pictures(
-    loaded: LoadedModel, source: SampleSource, names: Sequence[str], report: Report
+    loaded: LoadedModel, source: SampleSource, split: ImageSplit, report: Report
 ) -> tuple[list[ExplainedImage], list[ExplainedImage]]:
-    """Return the most confident errors and some correct examples of each class, with attention overlays if
-    any.
-    """
+    """Return the most confident errors and some correct examples of each class, with attention if any."""
     tables = ClassificationTables.from_tree(report.tables)
     predictor = Predictor(loaded)
     left = MAX_PICTURES - NUM_ERRORS
@@ -232,8 +237,8 @@ def report_pictures(
     examples = [row for rows in examples_of_each_class(tables, count).values() for row in rows][:left]
     errors = most_confident_errors(tables, NUM_ERRORS)
     return (
-        explain_samples(predictor, source, tables, errors, names),
-        explain_samples(predictor, source, tables, examples, names),
+        explain_samples(predictor, source, tables, errors, split),
+        explain_samples(predictor, source, tables, examples, split),
     )
 
 
@@ -242,23 +247,26 @@ def explain_samples(
     source: SampleSource,
     tables: ClassificationTables,
     rows: Sequence[int],
-    names: Sequence[str],
+    split: ImageSplit,
 ) -> list[ExplainedImage]:
-    """Explain samples of an evaluated source, given by their rows in the tables."""
+    """Explain samples of an evaluated source, given by their rows in the tables, over the split's images."""
     images = []
     method, layer = None, None
     for row in rows:
         index = tables.indices[row]
         pixels = source.load(index, None).image
-        explanation = predictor.explain_pixels(pixels, names[index], layer=layer)
+        explanation = predictor.explain_pixels(pixels, split.names[index], layer=layer)
         if method is None and explanation.maps:
             method = explanation.default_method
             layer = None if method == "rollout" else -1  # other layers are not shown and may be large
+        shown = over_photograph(explanation, predictor.preprocessing, split.images[index])
+        assert shown.picture is not None
         images.append(
             ExplainedImage(
-                picture=to_picture(pixels),
-                overlay=explanation.overlay(method) if explanation.maps else None,
-                name=names[index],
+                picture=shown.picture,
+                crop=shown.crop,
+                heat=shown.heat(method) if shown.maps else None,
+                name=shown.name,
                 true=predictor.class_names[tables.labels[row]],
                 # From the tables, not from this forward pass: rounding could break a tie differently.
                 predicted=predictor.class_names[tables.predicted[row]],

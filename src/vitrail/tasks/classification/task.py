@@ -198,8 +198,8 @@ class ClassificationTask(Task):
         return ClassificationObjective(len(loaded.class_names), Preprocessing.from_tree(loaded.preprocessing))
 
     def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
-        names = parts.dataset.test.names
-        write_report(path, record, *report_pictures(loaded, parts.test, names, record.report))
+        pictures = report_pictures(loaded, parts.test, parts.dataset.test, record.report)
+        write_report(path, record, *pictures)
 
     def explain(
         self, loaded: LoadedModel, inputs: Sequence[str], options: ExplainOptions
