@@ -58,7 +58,6 @@ def test_a_request_that_cannot_be_met_is_refused(
 
 SETTLED = {
     "--model": {"model": "vit_nano"},
-    "--budget": {"budget_s": 9.0},
     "--recipe": {"recipe": "some"},
     "--config": {"config": "config.json"},
     "--set": {"changes": {"train.steps": 3}},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.tasks.evaluating import evaluate
 from vitrail.tasks.registry import open_run
 from vitrail.tasks.training import Began, Finished, PipelineEvent, TrainedRun, train
+from vitrail.train.budget import Deadline
 from vitrail.train.evaluate import Report
 from vitrail.train.events import Stepped
 from vitrail.train.interrupt import TrainingInterrupted
@@ -173,8 +176,37 @@ def test_the_run_is_told_of_before_its_first_step(tmp_path: Path) -> None:
     with pytest.raises(InterruptedError):
         start(tmp_path, "first", stop)
 
-    assert [type(event).__name__ for event in told] == ["Checked", "Prepared", "Began"]
+    assert list(dict.fromkeys(type(event).__name__ for event in told)) == [
+        "Checking",
+        "Checked",
+        "Prepared",
+        "Began",
+    ]
     assert told[-1] == Began(tmp_path / "first")
+
+
+def test_a_finished_run_goes_on_for_a_budget_and_is_repeated_to_the_same_bits(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = 4, 0.1, Deadline(math.inf)
+    training = import_module("vitrail.tasks.training")
+    monkeypatch.setattr(training, "fit_steps", lambda *arguments: planned)
+    monkeypatch.setattr(Deadline, "is_due", lambda *arguments: False)
+    longer = shutil.copytree(whole, tmp_path / "longer")
+    with plain_pages():
+        trained = train(resume=longer, budget_s=60)
+
+    assert isinstance(trained, TrainedRun)
+    assert trained.former_scores == Report.load(whole / "report.json").scores
+    steps = [entry for entry in open_run(longer).metrics() if entry["kind"] == "train"]
+    assert [entry["step"] for entry in steps] == list(range(1, STEPS + 5))
+    assert steps[STEPS - 1]["rate"] < steps[STEPS]["rate"] > steps[-1]["rate"]
+    choice = json.loads((longer / "choices.json").read_text())[-1]
+    assert choice["value"] == "6 + 4"
+    assert choice["reason"].endswith("% of its peak, as after 6 of 10 steps of one training")
+
+    repeated = run("digits", config=longer / "config.json", output=tmp_path, name="repeated")
+    assert weights_of(repeated) == weights_of(longer) != weights_of(whole)
 
 
 def test_a_copied_model_folder_is_evaluated_too(whole: Path) -> None:

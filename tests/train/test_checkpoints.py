@@ -19,6 +19,7 @@ from toy import NoisySource, SquaresEvaluator, SquaresObjective, toy_experiment,
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.tasks.registry import open_run
 from vitrail.train import checkpoints
+from vitrail.train.budget import Plan
 from vitrail.train.checkpoints import (
     Position,
     Selection,
@@ -370,6 +371,23 @@ def test_a_repeated_run_stops_where_the_first_one_did(tmp_path: Path) -> None:
         assert again.experiment.train.replans == first.experiment.train.replans
         assert sum(isinstance(event, StoppedEarly) for event in events) == 1
         assert all(torch.equal(result[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("average", ["ema", "tail"])
+def test_a_run_that_stopped_early_and_went_on_is_repeated_to_the_same_weights(
+    tmp_path: Path, average: str
+) -> None:
+    first = new_run(tmp_path, train__patience=3, optim__average=average)
+    stopped = fit_peaked(first)
+    Plan(first, single_process(), None).extend(stopped.steps, 30)
+    expected = fit_peaked(open_run(first.path), resume=True)
+    assert expected.steps > stopped.steps
+    again = Run.create(tmp_path, open_run(first.path).experiment, {})
+    result = fit_peaked(again)
+    assert metrics(again) == metrics(first)
+    assert result.steps == expected.steps
+    weights = expected.model.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in result.model.state_dict().items())
 
 
 def test_a_finished_run_resumes_to_its_best_weights_at_once(whole_run: tuple[Run, TrainResult]) -> None:

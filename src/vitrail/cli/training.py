@@ -67,7 +67,7 @@ def train(
         recipe: A named experiment; it takes precedence over the automatic choices.
         config: The config.json of an earlier run, to repeat it.
         set_: One setting, such as optim.learning_rate=0.001; may be given several times.
-        resume: The run directory of a stopped run, to resume it.
+        resume: The run directory of a stopped run, to resume it; with --budget, train any run for longer.
         dry_run: Print the verdict and every choice with its reason, and stop.
         output: Parent folder of the run directory.
         name: Name of the run directory. Default: date and data.
@@ -343,7 +343,9 @@ def show_trained(trained: TrainedRun) -> None:
         show_scores(trained.scores)
         for sentence in filter(None, (*trained.diagnosis.problems, trained.diagnosis.remedy)):
             show_wrapped(sentence, indent="  ")
-        show_lines([f"{trained.headline} {trained.score:.3f}  report {trained.report_path}"])
+        former = trained.former_scores.get(trained.headline)
+        before = "" if former is None else f" (before: {former:.3f})"
+        show_lines([f"{trained.headline} {trained.score:.3f}{before}  report {trained.report_path}"])
 
 
 def show_alignments(report: Report) -> None:

@@ -47,6 +47,14 @@ class Request:
     seed: int | None = None
     dry_run: bool = False
 
+    def __post_init__(self) -> None:
+        if self.budget_s is not None and self.budget_s <= 0:
+            raise ConfigError(
+                f"the budget is {self.budget_s:g} seconds",
+                expected="a time longer than zero",
+                remedy="Give a budget such as 10m",
+            )
+
     @cached_property
     def settings(self) -> dict[str, Any]:
         """Return every requested setting by dotted path; the user's override the recipe's.
@@ -67,19 +75,13 @@ class Request:
         """Check the request of a new run.
 
         Raises:
-            ConfigError: data is missing, the budget is not positive, or options exclude each other.
+            ConfigError: data is missing, or options exclude each other.
         """
         if self.source is None:
             raise ConfigError(
                 "no data was named",
                 expected="a folder, a file or a name",
                 remedy="Name the data, or a run to resume",
-            )
-        if self.budget_s is not None and self.budget_s <= 0:
-            raise ConfigError(
-                f"the budget is {self.budget_s:g} seconds",
-                expected="a time longer than zero",
-                remedy="Give a budget such as 10m",
             )
         if self.config is not None:
             self._refuse(
@@ -88,10 +90,10 @@ class Request:
 
     def check_resumed(self) -> None:
         """Check the request of a resumed run; ``ConfigError`` if a setting of the run would be changed."""
-        settled = ["model", "weights", "budget_s", "recipe", "config", "changes", "name", "seed", "dry_run"]
+        settled = ["model", "weights", "recipe", "config", "changes", "name", "seed", "dry_run"]
         if Path(self.output) != Path(DEFAULT_OUTPUT):
             settled.append("output")
-        self._refuse(settled, "--resume, which goes on with a run as if it had never stopped")
+        self._refuse(settled, "--resume, which goes on with a run and its settings")
 
     @property
     def _own(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from vitrail.engines.cpu import accelerate
 from vitrail.engines.loading import load
 from vitrail.models.checkpoint import load_model, save_model
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.contract import Diagnosis, Parts, Task
+from vitrail.tasks.contract import Choice, Diagnosis, Parts, Task
 from vitrail.tasks.diagnosing import diagnose
-from vitrail.tasks.preparing import Prepared, open_as, prepare
+from vitrail.tasks.preparing import Budget, Prepared, fit_steps, open_as, prepare
 from vitrail.tasks.registry import open_run, task_of
 from vitrail.tasks.request import DEFAULT_OUTPUT, Request
-from vitrail.train.budget import Deadline
+from vitrail.train.budget import Deadline, Plan
+from vitrail.train.checkpoints import newest_step
 from vitrail.train.evaluate import Report, run_evaluator
 from vitrail.train.evaluate import evaluate as score
 from vitrail.train.events import Event
@@ -34,9 +35,10 @@ from vitrail.train.loop import fit
 from vitrail.train.objective import Objective, Settling
 from vitrail.train.processes import Processes, join_processes
 from vitrail.train.run import Run
+from vitrail.train.schedule import rate_of
 from vitrail.train.settings import TrainSettings
 
-REPORT_PAGE = "report.html"
+REPORT_PAGE, REPORT_FILE = "report.html", "report.json"
 UNKNOWN = Diagnosis("")
 FILES_FOLDER = "files"  # of a run directory: preprocessing files such as vocabularies
 
@@ -97,6 +99,9 @@ class TrainedRun:
     diagnosis: Diagnosis = UNKNOWN
     """What the run came to, what is the matter with it, and what to do."""
 
+    former_scores: Mapping[str, float] = field(default_factory=dict)
+    """Scores before a finished run went on."""
+
     @property
     def score(self) -> float:
         """The headline score."""
@@ -143,11 +148,11 @@ def train(
         source: a folder, a file, a built-in name or a Hugging Face data set; not needed to resume.
         model: a model's name, instead of the automatic choice.
         weights: what to start from, as for ``vitrail.load``; its model and preprocessing are taken over.
-        budget_s: wall-clock seconds for everything, ten minutes by default.
+        budget_s: wall-clock seconds for everything, ten minutes by default; with ``resume``, for more steps.
         recipe: name of a recipe; its settings go before the automatic choices.
         config: the ``config.json`` of an earlier run, to repeat it.
         changes: dotted settings and their values, such as ``{"train.batch_size": 64}``; they go before all.
-        resume: the directory of a run that was stopped, to go on with; its settings stay.
+        resume: the directory of a run, to go on with as planned, or for a budget; its settings stay.
         output: the folder in which the run directory is made.
         name: the run directory's name, by default made of date, data and model.
         seed: seed of weights, order, augmentation and dropout.
@@ -216,10 +221,36 @@ def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> Tr
             expected="the same data",
             remedy="Leave the data out, or start a new run",
         )
-    dataset, _ = open_as(run.experiment, processes)
+    budget = Budget(request.budget_s, started=time.monotonic())
+    dataset, verdict = open_as(run.experiment, processes)
     files = {path.name: path.read_bytes() for path in (run.path / FILES_FOLDER).glob("*")}
     parts = task_of(run.experiment).assemble(run.experiment, dataset, files)
-    return _run_to_the_end(run, parts, processes, tell, deadline=None)
+    if request.budget_s is None:
+        return _run_to_the_end(run, parts, processes, tell, deadline=None)
+    results = run.path / REPORT_FILE
+    former = Report.load(results).scores if results.exists() else {}
+    prepared = _plan_more(run, parts, verdict, budget, processes)
+    tell(prepared)
+    trained = _run_to_the_end(run, parts, processes, tell, deadline=prepared.deadline)
+    return replace(trained, former_scores=former)
+
+
+def _plan_more(run: Run, parts: Parts, verdict: Verdict, budget: Budget, processes: Processes) -> Prepared:
+    """Plan as many further steps for a run as the budget allows, and record them with their reason."""
+    steps, _, deadline = fit_steps(run.experiment, parts, budget, processes)
+    step = processes.from_first(lambda: newest_step(run.checkpoints))
+    plan = Plan(run, processes, deadline)
+    plan.extend(step, steps)
+    experiment, progress = run.experiment, plan.progress(step)
+    rate = rate_of(experiment.optim, progress)
+    reason = f"{steps} more steps fit into {budget}; the learning rate goes on at {rate:.0%} of its peak"
+    if plan.restarts(step):
+        reason += f", as after {step} of {step + steps} steps of one training"
+    choice = Choice("train.steps", f"{step} + {steps}", reason)
+    if processes.is_first:
+        path = run.path / "choices.json"
+        atomic_write(path, json.dumps([*_read_json(path, []), choice._asdict()], indent=2))
+    return Prepared(task_of(experiment), parts, verdict, experiment, (choice,), deadline)
 
 
 def _run_to_the_end(
@@ -300,7 +331,7 @@ def write_results(run: Run, parts: Parts, model: nn.Module, report: Report, elap
         },
         files=parts.files,
     )
-    report.save(run.path / "report.json")
+    report.save(run.path / REPORT_FILE)
     loaded, diagnosis = load_model(run.model_folder), diagnose(run, parts, report)
     record = _record_of(run, report, diagnosis)
     task_of(run.experiment).write_page(run.path / REPORT_PAGE, loaded, parts, record)

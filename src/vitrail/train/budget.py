@@ -250,18 +250,27 @@ class Plan:
     def steps(self, step: int) -> int:
         return planned_steps(step, steps=self.settings.steps, replans=self.settings.replans)
 
-    def progress(self, step: int) -> float:
-        return progress_at(step, steps=self.settings.steps, replans=self.settings.replans)
+    def progress(self, step: int, *, before: bool = False) -> float:
+        return progress_at(step, steps=self.settings.steps, replans=self.settings.replans, before=before)
 
-    def change(self, step: int, steps: int) -> None:
+    def restarts(self, step: int) -> bool:
+        """Return whether a training that was finished at a step goes on from there."""
+        return any(replan.at_step == step for replan in self.settings.replans if replan.progress is not None)
+
+    def extend(self, step: int, num_steps: int) -> None:
+        """Go on for more steps; if all were done, from where a run of the whole length would be."""
+        total = step + num_steps
+        self.change(step, total, progress=step / total if step >= self.steps(step) else None)
+
+    def change(self, step: int, steps: int, *, progress: float | None = None) -> None:
         """Change the planned number of steps from a step on; the first process records it."""
         if self._processes.is_first:
-            self._run.replan(Replan(at_step=step, steps=steps))
+            self._run.replan(Replan(at_step=step, steps=steps, progress=progress))
         self._run.experiment = self._processes.from_first(lambda: self._run.experiment)
 
     def review(self, step: int) -> bool:
         """Correct the plan if the deadline asks for it; return whether it did. The first process decides."""
-        deadline, former, progress = self._deadline, self.steps(step), self.progress(step)
+        deadline, former, progress = self._deadline, self.steps(step), self.progress(step, before=True)
         if deadline is None or step == former or not deadline.is_due(self.progress(step - 1), progress):
             return False
         num_pauses = self.settings.validations - math.floor(self.settings.validations * progress)

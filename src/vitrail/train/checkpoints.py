@@ -240,6 +240,12 @@ def newest_checkpoint(root: Path) -> Path | None:
     return max(complete, key=lambda path: int(path.name.removeprefix("step-")), default=None)
 
 
+def newest_step(root: Path) -> int:
+    """Return the step of the newest complete checkpoint; 0 without one."""
+    folder = newest_checkpoint(root)
+    return 0 if folder is None else int(folder.name.removeprefix("step-"))
+
+
 def prune_checkpoints(root: Path, *, kept: Path) -> None:
     """Remove every checkpoint but one, and leftovers of interrupted writes."""
     for path in [*root.glob("step-*"), *root.glob(".step-*")]:

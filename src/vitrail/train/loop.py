@@ -65,7 +65,7 @@ def fit(
             CPU.
         on_event: called in the first process only.
         resume: continue from the newest checkpoint, if any.
-        deadline: adjusts the plan to the speed of the machine; not needed by a resumed run.
+        deadline: adjusts the plan to the speed of the machine; not needed by a run that goes on as planned.
 
     Raises:
         ConfigError: the loss or a gradient is not finite, a batch is smaller than the number of processes and
@@ -129,6 +129,8 @@ class _Training:
         for batches in self._batches(train):
             # The plan as it was before this step: one that is recorded for its end counts from then on.
             former = self._plan.steps(self.step)
+            if self._plan.restarts(self.step):
+                self._selection.num_since = 0
             self._train_step(batches, self.step, self._plan.settings)
             self._meter.add(batches)
             self.step += 1
@@ -182,7 +184,7 @@ class _Training:
                     return
 
     def _is_validated(self) -> bool:
-        before, after = self._plan.progress(self.step - 1), self._plan.progress(self.step)
+        before, after = self._plan.progress(self.step - 1), self._plan.progress(self.step, before=True)
         return is_crossed(self._plan.settings.validations, before, after)
 
     def _log(self, steps: int) -> None:
@@ -234,7 +236,7 @@ class _Training:
         if self.step == former:
             return False
         if self.step < self._plan.steps(self.step):
-            if not self._selection.is_hopeless:
+            if not self._selection.is_hopeless or self._plan.restarts(self.step):
                 return False
             self._plan.change(self.step, steps=self.step)
         if self.step % self._interval:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal
 
-from vitrail.train.settings import Replan
+from vitrail.train.settings import OptimSettings, Replan
 
 
 def planned_steps(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> int:
@@ -18,11 +18,15 @@ def planned_steps(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> i
     return steps
 
 
-def progress_at(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> float:
+def progress_at(step: int, *, steps: int, replans: Sequence[Replan] = (), before: bool = False) -> float:
     """Return the fraction of the training done after ``step`` steps.
 
     Piecewise linear and continuous: a replan changes the slope from its step on, so that progress still
-    reaches 1 at the new last step. A replan that ends the training leaves progress as it is.
+    reaches 1 at the new last step. A replan that ends the training leaves progress as it is; only one that
+    goes on with a finished training sets it back.
+
+    Args:
+        before: at a step where progress is set back, return what it was until then.
 
     >>> progress_at(50, steps=100)
     0.5
@@ -30,33 +34,38 @@ def progress_at(step: int, *, steps: int, replans: Sequence[Replan] = ()) -> flo
     0.75
     >>> progress_at(50, steps=100, replans=(Replan(at_step=50, steps=50),))
     0.5
+    >>> again = (Replan(at_step=50, steps=100, progress=0.5),)
+    >>> [progress_at(at, steps=50, replans=again, before=True) for at in (25, 50, 75)]
+    [0.5, 1.0, 0.75]
     """
     done, start, end = 0.0, 0, steps
     for replan in replans:
-        if replan.at_step > step:
+        if replan.at_step + (before and replan.progress is not None) > step:
             break
-        if replan.at_step < end:
+        if replan.progress is not None:
+            done = replan.progress
+        elif replan.at_step < end:
             done = min(1.0, done + (1 - done) * (replan.at_step - start) / (end - start))
         else:
             done = 1.0
         start, end = replan.at_step, replan.steps
-        if start == end:
-            return done
+    if start == end:
+        return done
     if step >= end:
         return 1.0
     return min(1.0, done + (1 - done) * (step - start) / (end - start))  # rounding may pass the end
 
 
 def steps_past(share: float, step: int, *, steps: int, replans: Sequence[Replan] = ()) -> int:
-    """Return how many of the first ``step`` steps ended at a progress above ``share``.
+    """Return how many of the first ``step`` steps, or of those since a restart, ended above ``share``.
 
     >>> [steps_past(0.75, step, steps=8) for step in (5, 6, 7, 8)]
     [0, 0, 1, 2]
     """
-    return (
-        step
-        + 1
-        - bisect_right(range(step + 1), share, key=lambda at: progress_at(at, steps=steps, replans=replans))
+    restarts = (replan.at_step for replan in replans if replan.progress is not None)
+    ends = range(max((at for at in restarts if at < step), default=0) + 1, step + 1)
+    return len(ends) - bisect_right(
+        ends, share, key=lambda at: progress_at(at, steps=steps, replans=replans, before=True)
     )
 
 
@@ -88,6 +97,16 @@ def rate_at(
         return math.sqrt(warmup_fraction / progress)
     fall = (progress - warmup_fraction) / (1 - warmup_fraction)
     return final_rate + (1 - final_rate) * 0.5 * (1 + math.cos(math.pi * fall))
+
+
+def rate_of(optim: OptimSettings, progress: float) -> float:
+    """Return the learning rate that the settings ask for, as a fraction of its peak."""
+    return rate_at(
+        progress,
+        warmup_fraction=optim.warmup_fraction,
+        final_rate=optim.final_rate,
+        schedule=optim.schedule,
+    )
 
 
 def is_crossed(parts: int, before: float, after: float) -> bool:

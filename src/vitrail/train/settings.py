@@ -59,7 +59,7 @@ class OptimSettings(Config):
 
 
 class Replan(Config):
-    """One correction of the planned length, made when the machine was slower than calibrated.
+    """One change of the planned length, as when the machine was slower than calibrated.
 
     One that plans no further step ends the training early.
     """
@@ -68,6 +68,8 @@ class Replan(Config):
     """Step at which the plan changed."""
     steps: int
     """New total number of steps."""
+    progress: float | None = None
+    """Progress from which a finished training goes on; None goes on from where it is."""
 
 
 class TrainSettings(Config):

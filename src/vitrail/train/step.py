@@ -26,7 +26,7 @@ from vitrail.train.processes import (
     sharded_like,
     whole_tensor,
 )
-from vitrail.train.schedule import planned_steps, progress_at, rate_at, steps_past
+from vitrail.train.schedule import planned_steps, progress_at, rate_of, steps_past
 from vitrail.train.settings import Experiment, TrainSettings
 
 _LOSS, _COUNT, _NORM = range(3)
@@ -127,13 +127,9 @@ class TrainStep:
 
     def rate(self, step: int, plan: TrainSettings) -> float:
         # The middle of the step: the first one is not lost at rate 0, the last one is near the end's.
-        before, after = (progress_at(at, steps=plan.steps, replans=plan.replans) for at in (step, step + 1))
-        return rate_at(
-            (before + after) / 2,
-            warmup_fraction=self.optim.warmup_fraction,
-            final_rate=self.optim.final_rate,
-            schedule=self.optim.schedule,
-        )
+        before = progress_at(step, steps=plan.steps, replans=plan.replans)
+        after = progress_at(step + 1, steps=plan.steps, replans=plan.replans, before=True)
+        return rate_of(self.optim, (before + after) / 2)
 
     def check_finite(self, num_steps: int, kept: str) -> None:
         """Raise if a loss or a gradient was not finite; synchronises.
