@@ -11,6 +11,7 @@ import sys
 from PIL import Image
 
 import vitrail
+from vitrail.interpret.draw import shared_limits
 from vitrail.tasks.classification.predictor import Predictor
 
 COLUMNS, SIDE, GAP = 8, 112, 6
@@ -20,11 +21,13 @@ def main(run: str, data: str, output: str) -> None:
     predictor, test = Predictor(run), vitrail.open_dataset(data).test
     chosen = {int(label): index for index, label in reversed(list(enumerate(test.labels)))}
     picture = Image.new("RGB", (COLUMNS * (SIDE + GAP) + GAP, 2 * (SIDE + GAP) + GAP), "white")
-    for column, index in enumerate(chosen[label] for label in sorted(chosen)[:COLUMNS]):
-        explanation = predictor.explain(Image.fromarray(test.images[index]))
+    images = [Image.fromarray(test.images[chosen[label]]) for label in sorted(chosen)[:COLUMNS]]
+    explanations = [predictor.explain(image) for image in images]
+    limits = shared_limits(each.heat().values for each in explanations)
+    for column, each in enumerate(explanations):
         left = GAP + column * (SIDE + GAP)
-        picture.paste(explanation.picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC), (left, GAP))
-        picture.paste(explanation.overlay().resize((SIDE, SIDE)), (left, 2 * GAP + SIDE))
+        picture.paste(each.picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC), (left, GAP))
+        picture.paste(each.overlay(limits=limits).resize((SIDE, SIDE)), (left, 2 * GAP + SIDE))
     picture.save(output)
 
 
