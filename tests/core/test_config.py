@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import model_validator
 
-from vitrail.core.config import Config, name_setting, parse_assignments
+from vitrail.core.config import Config, check_place, name_setting, parse_assignments
 from vitrail.core.errors import ConfigError
 from vitrail.tasks.classification.settings import ImageDataSettings
 
@@ -145,3 +146,10 @@ def test_one_number_stands_for_height_and_width(value: Any) -> None:
 def test_a_size_that_is_none_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="image_size"):
         ImageDataSettings(source="photos", image_size=(8, 8)).with_changes({"image_size": value})
+
+
+def test_a_place_is_a_path_or_a_name() -> None:
+    assert [check_place(place) for place in ("digits", Path("runs"))] == ["digits", Path("runs")]
+    for value, message in ((None, "None is of the type NoneType"), (["a"], "is of the type list")):
+        with pytest.raises(ConfigError, match=f"{message}. Expected a path or a name"):
+            check_place(value)

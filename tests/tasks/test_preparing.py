@@ -31,6 +31,23 @@ def prepared(source: Path, **request: Any) -> Prepared:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"source": 5}, "source: 5 is of the type int. Expected a path or a name"),
+        ({"output": None}, "output: None is of the type NoneType"),
+        ({"budget_s": "10m"}, "budget_s must be a number, not '10m'"),
+        ({"seed": "first", "name": 3}, "name must be a string, not 3; seed must be a whole number"),
+        ({"changes": ["train.steps=3"]}, r"changes must be a dictionary, not \['train.steps=3'\]"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_answered_like_wrong_settings(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Request.from_tree(arguments)
+
+
+@pytest.mark.parametrize(
     ("request_", "message"),
     [
         ({}, "no data was named"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -93,6 +95,21 @@ def _read_size(value: Any) -> Any:
 
 ImageSize = Annotated[tuple[int, int], BeforeValidator(_read_size)]
 """Height and width in pixels; one number stands for both."""
+
+
+def check_place(value: Any) -> Any:
+    """Return a path or a name; raise ``ConfigError`` if it is neither by its type."""
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(
+            f"{value!r:.60} is of the type {type(value).__name__}",
+            expected="a path or a name, as text or Path",
+            remedy="Give one; that of a run from vitrail.train is run.folder",
+        )
+    return value
+
+
+Place = Annotated[str | Path, BeforeValidator(check_place)]
+"""Of a file, a folder, or something known by name."""
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class Registry(Mapping[str, T]):
 
     def __getitem__(self, name: str) -> T:
         """Return an entry; an unknown name raises ConfigError, with the nearest names as its remedy."""
+        name = str(name)
         entries = self._entries_alike(name) if self._found is None else self._found
         if name not in entries:
             entries = self._entries()

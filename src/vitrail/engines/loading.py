@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from vitrail.core.config import check_place
 from vitrail.core.durable import settle_folder
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.engines.cpu import accelerate
@@ -43,6 +44,7 @@ def load(source: str | Path, *, model: str | None = None) -> nn.Module:
 
 def load_any(source: str | Path, *, model: str | None = None) -> LoadedModel:
     """Return a trained model with its preprocessing, class names and origin; see ``load``."""
+    check_place(source)
     if is_published(str(source)):
         loaded = load_published(str(source), model=model)
     else:
@@ -120,6 +122,7 @@ def open_source(source: Source) -> LoadedModel | Package:
         accelerate(source.model)
     if isinstance(source, LoadedModel | Package):
         return source
+    check_place(source)
     return Package.read(source) if is_package(source) else load_any(source)
 
 

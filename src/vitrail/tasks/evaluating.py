@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vitrail.core.config import check_place
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import some_of
 from vitrail.data.settings import DataSettings
@@ -52,6 +53,7 @@ def evaluate(
         ConfigError: there is no such split, the model cannot merge tokens, or names, templates or
             figures do not fit.
     """
+    check_place(source)
     loaded = load_any(run)
     machine = inspect_machine()
     sentences = Sentences(templates, names)

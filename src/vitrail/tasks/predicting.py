@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -124,13 +125,20 @@ def over_photograph(explained: Explanation, preprocessing: Any, image: OneImage)
 def device_or_default(device: str | torch.device | None) -> torch.device:
     """Return a device; by default the GPU, if there is one."""
     automatic = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(automatic if device is None else device)
+    try:
+        return torch.device(automatic if device is None else device)
+    except (RuntimeError, TypeError):
+        raise ConfigError(
+            f"there is no device {device!r}",
+            expected="cpu, or cuda where there is a GPU",
+            remedy="Leave the device out: a GPU is used where there is one",
+        ) from None
 
 
-def check_positive(what: str, number: int, remedy: str = "Choose a positive number") -> None:
-    """Raise ``ConfigError`` unless a number is 1 or more."""
-    if number < 1:
-        raise ConfigError(f"{what} is {number}", expected="1 or more", remedy=remedy)
+def check_positive(what: str, number: object, remedy: str = "Choose a positive number") -> None:
+    """Raise ``ConfigError`` unless this is a whole number, 1 or more."""
+    if not isinstance(number, Integral) or number < 1:
+        raise ConfigError(f"{what} is {number!r}", expected="a whole number, 1 or more", remedy=remedy)
 
 
 def check_task(opened: Any, task: str, *, does_not: str, expected: str, fits: bool = True) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from vitrail.core.config import check_place
 from vitrail.core.errors import ConfigError
 from vitrail.core.registry import Registry
 from vitrail.engines.export.package import Package
@@ -92,7 +93,7 @@ def recognise(source: str | os.PathLike[str]) -> str:
     >>> recognise("digits")
     'classification'
     """
-    text = os.fspath(source)
+    text = os.fspath(check_place(source))
     surest = {FALLBACK: 0}
     with suppress(OSError, RuntimeError, ValueError):  # no permission, no home, or not a path
         surest |= {name: task.recognises(text) for name, task in TASKS.items() if name != FALLBACK}

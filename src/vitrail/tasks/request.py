@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from vitrail.core.config import Config, Place
 from vitrail.core.errors import ConfigError
 from vitrail.core.registry import Registry
 from vitrail.models import MODELS
@@ -30,19 +30,18 @@ DEFAULT_OUTPUT = "runs"
 _OPTIONS = {"budget_s": "budget", "changes": "set", "dry_run": "dry-run"}  # differ from their fields
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Config):
     """The arguments of ``vitrail.train``, which documents them."""
 
-    source: str | Path | None = None
+    source: Place | None = None
     model: str | None = None
-    weights: str | Path | None = None
+    weights: Place | None = None
     budget_s: float | None = None
     recipe: str | None = None
-    config: str | Path | None = None
+    config: Place | None = None
     changes: Mapping[str, Any] | None = None
-    resume: str | Path | None = None
-    output: str | Path = DEFAULT_OUTPUT
+    resume: Place | None = None
+    output: Place = DEFAULT_OUTPUT
     name: str | None = None
     seed: int | None = None
     dry_run: bool = False

@@ -168,19 +168,21 @@ def train(
         >>> vitrail.train("mnist5k", budget_s=60).accuracy > 0.9  # doctest: +SKIP
         True
     """
-    request = Request(
-        source=source,
-        model=model,
-        weights=weights,
-        budget_s=budget_s,
-        recipe=recipe,
-        config=config,
-        changes=changes,
-        resume=resume,
-        output=output,
-        name=name,
-        seed=seed,
-        dry_run=dry_run,
+    request = Request.from_tree(
+        {
+            "source": source,
+            "model": model,
+            "weights": weights,
+            "budget_s": budget_s,
+            "recipe": recipe,
+            "config": config,
+            "changes": changes,
+            "resume": resume,
+            "output": output,
+            "name": name,
+            "seed": seed,
+            "dry_run": dry_run,
+        }
     )
     with join_processes() as processes:
         tell = on_event if processes.is_first else ignore

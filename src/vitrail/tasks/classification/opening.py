@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitrail.core.config import check_place
 from vitrail.core.errors import DataError, did_you_mean, missing_package
 from vitrail.data.dataset import ImageDataset, ImageSplit, are_characters
 from vitrail.data.file_places import DATA_VARIABLE
@@ -51,7 +52,7 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
     >>> len(dataset.train), len(dataset.validation), len(dataset.test), len(dataset.class_names)
     (1366, 72, 359, 10)
     """
-    text = os.fspath(source)
+    text = os.fspath(check_place(source))
     dataset = open_to_score(text, settings=settings)
     benchmark = benchmark_of(text)
     if benchmark is not None and not len(dataset.train):

@@ -109,6 +109,7 @@ class ImageClassifier(Protocol):
         self, inputs: ImageInput | Iterable[ImageInput], *, top: int = 5
     ) -> Iterator[Prediction]:
         """Classify images like ``predict``, lazily batch by batch, for long lists."""
+        check_positive("the number of classes", top)
         yield from answer_in_order(
             chunks_of(name_inputs(inputs), self.batch_size),
             read=lambda named: self.read(named[1]),
@@ -172,6 +173,7 @@ class Predictor(ImageClassifier):
         self.preprocessing = Preprocessing.from_tree(opened.preprocessing)
         self.class_names = tuple(opened.class_names)
         self.batch_size = batch_size
+        self.device = device_or_default(device)
         self.engine = start_engine(
             source,
             opened,
@@ -182,7 +184,6 @@ class Predictor(ImageClassifier):
             calibration=[] if calibration is None else self._calibrate(calibration),
             trust=trust,
         )
-        self.device = device_or_default(device)
         self._in_torch = ModelInTorch(source, self.device)
 
     @property

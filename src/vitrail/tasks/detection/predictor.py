@@ -104,6 +104,7 @@ class Detector:
         """Default confidence threshold: the one of the best F1 on the run's validation images."""
         given = [] if calibration is None else name_inputs(calibration)
         pixels = [self.read(image, name)[0] for name, image in given]
+        self.device = device_or_default(device)
         self.engine = start_engine(
             source,
             opened,
@@ -114,7 +115,6 @@ class Detector:
             calibration=[self._join(part) for part in chunks_of(pixels, batch_size)],
             trust=trust,
         )
-        self.device = device_or_default(device)
         self._in_torch = ModelInTorch(source, self.device)
 
     @property
