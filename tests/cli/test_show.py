@@ -48,7 +48,7 @@ def test_a_training_says_where_it_writes_how_it_goes_and_what_follows(
     assert lines[0].startswith("digits")
     lines = lines[lines.index("choosing, and measuring a few steps ...") + 1 :]
     assert lines[:2] == [f"run {FOLDER}", "training for 3 steps"]
-    assert lines[2].startswith("step 3/3, loss 0.250, correct 0.750, 64 samples/s")
+    assert lines[2].startswith("step 3/3, loss 0.250, training accuracy 0.750, 64 samples/s")
     assert lines[3:] == ["evaluating and writing the report ..."]
 
 
@@ -68,13 +68,13 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(is_terminal: bool) 
     assert stream.getvalue().count("the machine") == 1
     if is_terminal:
         assert correction in stream.getvalue()
-        assert "loss 0.250, correct 0.750" in stream.getvalue()
+        assert "loss 0.250, training accuracy 0.750" in stream.getvalue()
         assert "accuracy 0.5000" in stream.getvalue()
         return
     lines = stream.getvalue().splitlines()
     assert lines[0] == "resuming after step 2 of 5"
     assert lines[1] == "step 4, validation accuracy 0.5000"
-    assert lines[2].startswith("step 7/7, loss 0.250, correct 0.750, 64 samples/s")
+    assert lines[2].startswith("step 7/7, loss 0.250, training accuracy 0.750, 64 samples/s")
     assert lines[3:] == [correction]
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_WIDTH = 80
 MOST_COLUMNS, LONGEST_COLUMN = 8, 6  # of a printed matrix: columns, and characters of their names
+IN_WORDS = {"nll": "log loss", "correct": "training accuracy"}  # of scores, for a reader
 SELDOM_S = 15.0  # between lines of progress where there is no terminal
 
 
@@ -57,8 +58,9 @@ def show_lines(lines: Iterable[str]) -> None:
 
 def show_scores(scores: Mapping[str, float]) -> None:
     """Print a line for each score."""
-    width = max(map(len, scores), default=0)
-    show_lines(f"{name:<{width}}  {score:.4f}" for name, score in scores.items())
+    named = {IN_WORDS.get(name, name): score for name, score in scores.items()}
+    width = max(map(len, named), default=0)
+    show_lines(f"{name:<{width}}  {score:.4f}" for name, score in named.items())
 
 
 def show_signature(signature: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from vitrail.cli.app import EXIT_USER_ERROR, Flag, Output, Settings, Texts, app, parse_languages, read_names
 from vitrail.cli.show import (
+    IN_WORDS,
     MAX_WIDTH,
     is_first_process,
     show_json,
@@ -293,7 +294,9 @@ def show_progress(console: Console) -> Iterator[OnEvent]:
                     live.write(f"step {event.step}/{event.steps}, {state}, {left}")
             elif isinstance(event, Validated):
                 named = (
-                    f"{name} {score:.4f}" for name, score in event.scores.items() if isinstance(score, float)
+                    f"{IN_WORDS.get(name, name)} {score:.4f}"
+                    for name, score in event.scores.items()
+                    if isinstance(score, float)
                 )
                 scores = "validation " + ", ".join(named)
                 live.write(f"step {event.step}, {scores}")
@@ -321,7 +324,7 @@ def _time_left(moments: Sequence[tuple[int, float]], steps: int) -> str:
 
 
 def _describe(event: Logged) -> str:
-    parts = "".join(f", {name} {value:.3f}" for name, value in event.parts.items())
+    parts = "".join(f", {IN_WORDS.get(name, name)} {value:.3f}" for name, value in event.parts.items())
     rate = event.samples_per_s if event.items_per_s is None else event.items_per_s
     return f"loss {event.loss:.3f}{parts}, {rate:.0f} {event.unit}/s"
 
@@ -369,5 +372,6 @@ def show_report(report: Report, source: str, name: str) -> None:
     """Print the scores of an evaluation and their signature, among published ones."""
     if is_first_process():
         show_scores(report.scores)
+        show_wrapped(report.measured_on)
         show_signature(report.signature)
         show_published(source, (name, next(iter(report.scores.values()))))

@@ -95,9 +95,9 @@ def write_run_page(path: Path, record: RunRecord, parts: Iterable[str], *, style
 
 def headline(record: RunRecord, entries: Iterable[tuple[str, str, str]]) -> str:
     """Return the title, the conclusions, the headline scores as for ``page.tiles``, and the signature."""
-    signature = escape(record.report.signature_line)
+    words, signature = map(escape, (record.report.measured_on, record.report.signature_line))
     first = f"<h1>{escape(record.title)}</h1>{conclusions(record.conclusions)}{tiles(entries)}"
-    return f'{first}<p class="signature"><code>{signature}</code></p>'
+    return f'{first}<p class="signature">{words} For comparing scores: <code>{signature}</code></p>'
 
 
 def beside(left: str, right: str) -> str:

@@ -39,6 +39,21 @@ class Report(Config):
         """Return the signature on one line, in the manner of sacreBLEU."""
         return "|".join(f"{name}:{value}" for name, value in self.signature.items())
 
+    @property
+    def measured_on(self) -> str:
+        """Return in a sentence what the scores were measured on; empty if the signature does not say.
+
+        >>> signature = {"data": "toys@1a2b", "split": "test (from the source)", "samples": "20"}
+        >>> Report(signature=signature, scores={}, tables={}).measured_on
+        'Measured on 20 test samples of toys (from the source).'
+        """
+        if not {"data", "split", "samples"} <= self.signature.keys():
+            return ""
+        name, samples = self.signature["data"].rpartition("@")[0], int(self.signature["samples"])
+        part, _, origin = self.signature["split"].partition(" ")
+        read = f", input {self.signature['input']}" if "input" in self.signature else ""
+        return f"Measured on {samples:,} {part} samples of {name}{origin and ' '}{origin}{read}."
+
     def save(self, path: Path) -> None:
         """Write the report as JSON, atomically.
 
