@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitrail.data.dataset import ImageDataset, ImageSplit
+from vitrail.data.dataset import ImageDataset, ImageSplit, contents_of
 
 PIXELS = np.arange(4 * 2 * 3, dtype=np.uint8).reshape(4, 2, 3)
 NAMES = ["a", "b", "c", "d"]
@@ -68,3 +68,14 @@ def test_images_are_left_out_by_name(dataset: ImageDataset) -> None:
     assert len(smaller.validation) == 0
     assert smaller.fingerprint != dataset.fingerprint
     assert dataset.without(frozenset()) is dataset
+
+
+def test_copies_have_equal_contents_and_missing_files_none(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one", "copy", "same size", "longer", "missing", "missing too")]
+    for path, content in zip(files, (b"abc", b"abc", b"abd", b"abcd"), strict=False):
+        path.write_bytes(content)
+
+    for images in (files, [b"abc", b"abc", *files[2:]], [PIXELS[0], PIXELS[0].copy(), *PIXELS[1:], b""]):
+        first, copy, *others = contents_of(images)
+        assert first == copy
+        assert len({first, *others}) == 1 + len(others)

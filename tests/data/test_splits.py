@@ -97,6 +97,13 @@ def test_both_are_drawn_of_the_training_split_the_test_first():
     assert found.findings == (KNOWN,)
 
 
+def test_copies_follow_the_first_of_them():
+    found = divided({"train": (*range(10), 8, 8, 0, 6)}, contents=lambda split: split.values)
+    assert found.test.values == (8, 9, 8, 8)
+    assert found.validation.values == (6, 7, 6)
+    assert found.train.values == (0, 1, 2, 3, 4, 5, 0)
+
+
 def test_what_the_source_brings_stays_as_it_is():
     found = divided({"train": [1], "validation": [2], "test": [3]})
     assert (found.train.values, found.validation.values, found.test.values) == ((1,), (2,), (3,))

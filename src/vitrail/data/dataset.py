@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import string
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -196,6 +197,32 @@ def _update(digest: Any, image: EncodedImage) -> None:
     else:
         digest.update(repr(image.shape).encode())
         digest.update(np.ascontiguousarray(image).data)
+
+
+def contents_of(images: Sequence[EncodedImage] | np.ndarray) -> list[Hashable]:
+    """Return what copies of an image have in common; a file of a size of its own is not read."""
+    sizes = [_size_of(image) if isinstance(image, Path) else -1 for image in images]
+    counts = Counter(sizes)
+    return [
+        size if size >= 0 and counts[size] == 1 else _hash_whole(image)
+        for size, image in zip(sizes, images, strict=True)
+    ]
+
+
+def _size_of(image: Path) -> int:
+    try:
+        return os.path.getsize(image)
+    except OSError:
+        return -1
+
+
+def _hash_whole(image: EncodedImage) -> Hashable:
+    if isinstance(image, np.ndarray):
+        return image.shape, hashlib.sha256(np.ascontiguousarray(image).data).digest()
+    try:
+        return hashlib.sha256(image.read_bytes() if isinstance(image, Path) else image).digest()
+    except OSError:
+        return image  # a missing file is no copy of another
 
 
 UPRIGHT_NAMES = frozenset(string.digits + string.ascii_letters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -136,6 +136,7 @@ def divide(
     *,
     empty: S,
     hold_out: HoldOut[S],
+    contents: Callable[[S], Sequence[Hashable]] | None = None,
     things: str = "images",
     drawn: str = "",
     max_test: int | None = None,
@@ -150,11 +151,14 @@ def divide(
         findings: of the source so far.
         settings: shares of the missing splits, and the seed.
         empty: the training split of a source without one.
+        contents: what is equal of copies, which stay together; by default none are known.
         things: what the samples are, for the origins.
         drawn: how they are drawn, such as ``, stratified``, for the origins.
         max_test: upper bound on the samples of a drawn test split.
     """
     known, found, seed = dict(splits), list(findings), settings.split_seed
+    if contents is not None:
+        hold_out = _with_copies(hold_out, contents)
     validation_origin = test_origin = "from the source"
     if "test" not in known and "validation" in known:
         known["test"] = known.pop("validation")
@@ -199,6 +203,20 @@ def divide(
         "undivided": undivided,
         "findings": tuple(found),
     }
+
+
+def _with_copies(hold_out: HoldOut[S], contents: Callable[[S], Sequence[Hashable]]) -> HoldOut[S]:
+    """Draw among the first of equal samples; the others follow it."""
+
+    def draw(split: S, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
+        numbers: dict[Hashable, int] = {}
+        group_of = np.array([numbers.setdefault(content, len(numbers)) for content in contents(split)], int)
+        firsts = np.unique(group_of, return_index=True)[1]
+        _, drawn = hold_out(split.take(firsts), fraction, seed, max_held)
+        is_held = np.isin(group_of, drawn)
+        return np.flatnonzero(~is_held), np.flatnonzero(is_held)
+
+    return draw
 
 
 WORD = re.compile(r"[a-z]+")

@@ -69,7 +69,7 @@ def evaluate(
         check_picture_path(figures)
     dataset = _open(task, run, loaded, source)
     task.check_benchmark(dataset)
-    if split is None and _is_other(run, dataset):
+    if split is None and _is_other(run, trained_experiment(run), dataset):
         dataset = dataset.as_test()
     split = split or "test"
     signed: dict[str, str] = {}
@@ -135,8 +135,7 @@ def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) 
     data = task.data_settings(str(source), loaded)
     if trained is not None:  # the training data may be elsewhere by now
         shared = {name: getattr(trained.data, name) for name in DataSettings.model_fields}
-        is_same = Path(trained.data.source).expanduser().resolve() == Path(source).expanduser().resolve()
-        data = trained.data if is_same else data.model_copy(update=shared)
+        data = trained.data if _is_same(trained, source) else data.model_copy(update=shared)
         data = data.model_copy(update={"source": str(source)})
     try:
         dataset = task.open_benchmark(data)
@@ -154,15 +153,19 @@ def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) 
     return dataset
 
 
-def _is_other(run: str | Path, dataset: Any) -> bool:
-    """Tell whether a model was not trained on a data set, by the test images of its run's report.
+def _is_same(trained: Experiment, source: str | Path) -> bool:
+    return Path(trained.data.source).expanduser().resolve() == Path(source).expanduser().resolve()
+
+
+def _is_other(run: str | Path, trained: Experiment | None, dataset: Any) -> bool:
+    """Tell whether a model was not trained on a data set, by its path and the test of its run's report.
 
     Of a folder of weights alone nobody knows, so that a part is scored which training leaves out by default.
     """
     path = Path(run)
     if not path.exists():
         return True  # published
-    if not (path / "report.json").is_file():
+    if trained is None or _is_same(trained, dataset.source) or not (path / "report.json").is_file():
         return False
     _, _, fingerprint = Report.load(path / "report.json").signature.get("data", "").rpartition("@")
     return bool(fingerprint != dataset.test.fingerprint)

@@ -356,7 +356,9 @@ def as_published(labels: dict[str, list[Any]], names: Sequence[str] = NAMES, *, 
     def rows(values: list[Any]) -> dict[str, list[Any]]:
         colours = [value if isinstance(value, str) else names[value or 0] for value in values]
         return {
-            "a_photo": [{"bytes": encode(picture(name)), "path": None} for name in colours],
+            "a_photo": [
+                {"bytes": encode(picture(name, 5 + i)), "path": None} for i, name in enumerate(colours)
+            ],
             "label": values,
         }
 

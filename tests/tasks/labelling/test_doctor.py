@@ -50,7 +50,7 @@ def test_empty_texts_are_left_out(tmp_path):
 
 
 def test_sentences_with_tags_are_counted_by_words(tmp_path):
-    (tmp_path / "train.conll").write_text("John B-PER\nruns O\n\n" * 12)
+    (tmp_path / "train.conll").write_text("".join(f"John{i} B-PER\nruns O\n\n" for i in range(12)))
     (tmp_path / "test.conll").write_text("Paris B-LOC\nruns O\n")
     verdict = check_texts(open_texts(tmp_path))
     assert verdict.counts["per_class"]["O"] == {"train": 11, "validation": 1, "test": 1}

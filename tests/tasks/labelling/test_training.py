@@ -152,7 +152,7 @@ def test_lines_are_labelled_from_the_command_line(reader, tagger, tmp_path, caps
     lines = (tmp_path / "found.csv").read_text().splitlines()
     assert lines[0] == "line,text,label,probability"
     assert len(lines) == 3
-    assert main(["label", names, "--text", "Ann lives in Rome ."]) == 0
+    assert main(["label", names, "--text", "Ann lives in Oslo ."]) == 0
     assert "B-LOC" in capsys.readouterr().out
     assert main(["label", run, "x.txt", "--text", "a"]) == 2
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.core.errors import DataError
+from vitrail.data.dataset import contents_of
 from vitrail.data.formats import HUB_PREFIX, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import divide, stratified_split
@@ -54,6 +55,7 @@ def open_captions(source: str | os.PathLike[str], *, settings: DataSettings | No
         hold_out=lambda train, fraction, seed, max_held: stratified_split(
             np.zeros(len(train), dtype=np.int64), fraction, seed=seed, max_held=max_held
         ),
+        contents=lambda split: contents_of(split.images),
     )
     return CaptionDataset(source=text, format=format_name, **divided)
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
+from vitrail.data.dataset import contents_of
 from vitrail.data.file_places import first_entries, folders_in, is_image_name
 from vitrail.data.findings import number_of
 from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
@@ -150,7 +151,13 @@ def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings
 
     empty = BoxSplit([], [], [], [])
     divided = divide(
-        raw.splits, raw.findings, settings, empty=empty, hold_out=draw, drawn=", by rarest class"
+        raw.splits,
+        raw.findings,
+        settings,
+        empty=empty,
+        hold_out=draw,
+        contents=lambda split: contents_of(split.images),
+        drawn=", by rarest class",
     )
     named: dict[str, Any] = {"class_names": raw.class_names, "class_ids": raw.class_ids, "facts": raw.facts}
     return BoxDataset(source=source, format=format_name, **named, **divided)

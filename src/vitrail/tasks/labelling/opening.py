@@ -65,6 +65,7 @@ def open_texts(source: str | os.PathLike[str], *, settings: TextDataSettings | N
             seed=seed,
             max_held=max_held,
         ),
+        contents=lambda split: [tuple(part.casefold() for part in parts) for parts in split.parts],
         things="texts",
     )
     return TextDataset(source=text, format=format_name, class_names=class_names, labels=raw.labels, **divided)
