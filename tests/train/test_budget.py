@@ -87,6 +87,16 @@ def test_a_slower_machine_stops_in_time_and_uses_the_time(tmp_path: Path, second
     assert max(event.step for event in events if isinstance(event, Validated)) == replans[-1].steps
 
 
+@pytest.mark.parametrize("slower_from", [25, 50, 75])
+def test_a_machine_of_half_the_speed_overruns_by_three_percent_at_most(
+    tmp_path: Path, slower_from: int
+) -> None:
+    _, taken, _ = run_with(
+        tmp_path, lambda step: 0.1 if step < slower_from else 0.2, steps=100, budget_s=10.0
+    )
+    assert 9.0 < taken < 10.3
+
+
 def test_replans_are_on_the_disk_and_announced(tmp_path: Path) -> None:
     run, _, events = run_with(tmp_path, lambda step: 0.2, steps=100, budget_s=10.0)
     announced = [(event.step, event.steps) for event in events if isinstance(event, Replanned)]
