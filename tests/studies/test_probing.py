@@ -72,9 +72,9 @@ def test_both_protocols_score_a_model_of_other_classes(tmp_path: Path, divided_f
     right = (votes.argmax(dim=-1) == test.labels).double().mean()
     assert near.scores["accuracy"] == pytest.approx(float(right))
     assert near.class_names == ("blue", "green", "red")
-    assert near.signature["protocol"] == "weighted 3-nn of 15, temperature 0.07"
+    assert near.signature["method"] == "weighted 3-nn of 15, temperature 0.07"
 
-    strength = float(linear.signature["protocol"].split("C=")[1].split()[0])
+    strength = float(linear.signature["method"].split("C=")[1].split(",")[0])
     reference = LogisticRegression(C=strength, tol=1e-9, max_iter=5000)
     reference.fit(bank[0].double().numpy(), bank[1].numpy())
     expected = reference.score(test.values.double().numpy(), test.labels.numpy())
@@ -92,7 +92,7 @@ def test_the_command_shows_scores_in_80_columns(
     tree = json.loads(capsys.readouterr().out)
 
     assert "accuracy" in shown
-    assert "protocol:weighted 5-nn of 15" in shown
+    assert "method:weighted 5-nn of 15" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert tree["signature"]["features"] == "12 of model"
     assert main([*arguments, "--neighbours", "0"]) == 2

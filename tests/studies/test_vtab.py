@@ -212,10 +212,10 @@ def test_options_reach_the_probe_of_each_task_and_the_signature(
     tree = json.loads(capsys.readouterr().out)
 
     (signature,) = (task["signature"] for task in tree["tasks"] if task["signature"])
-    assert signature["protocol"] == "weighted 3-nn of 18, temperature 0.5"
-    assert signature["resized"] == "as the model's"
-    assert tree["signature"]["protocol"] == "weighted 3-nn, temperature 0.5"
-    assert tree["signature"]["resized"] == "as the model's"
+    assert signature["method"] == "weighted 3-nn of 18, temperature 0.5"
+    assert signature["resized"] == "as in training"
+    assert tree["signature"]["method"] == "weighted 3-nn, temperature 0.5"
+    assert tree["signature"]["resized"] == "as in training"
 
 
 @pytest.mark.parametrize(

@@ -360,7 +360,7 @@ def probe(
         dataset, _ = open_checked(CLASSIFICATION, settings, single_process())
     check_published(dataset)
     model, preprocessing = image_part(loaded)
-    prepared = "as the model's"
+    prepared = "as in training"
     if preparation == "published":
         preprocessing, prepared = as_prepared(preprocessing, str(source))
     reader = FeatureReader(model, preprocessing)
@@ -385,7 +385,7 @@ def probe(
         how, probabilities = _linear(dataset, parts, reader.machine, on_progress)
     labels = parts["test"].labels
     signature = CLASSIFICATION.sign(dataset, "test", preprocessing) | {
-        "protocol": how,
+        "method": how,
         "resized": prepared,
         "features": f"{reader.width} of {Path(run).name}",
         "samples": str(len(labels)),
@@ -423,7 +423,7 @@ def _linear(
         on_fit=None if on_progress is None else lambda done: on_progress("fits of the probe", done, 0),
     )
     how = (
-        f"linear probe, C={chosen.strength:.3g} of {len(chosen.tried)} "
+        f"linear probe, C={chosen.strength:.3g}, best of {len(chosen.tried)} tried "
         f"on {len(validation[1])} validation images"
     )
     return how, probe_logits(chosen.probe, test[0]).softmax(dim=-1).float().cpu()

@@ -34,7 +34,7 @@ from vitrail.train.run import find_run
 VtabProtocol = Literal["linear", "knn", "fine-tune"]
 NUM_TASKS = 19
 KEY_DIGITS = 8  # of the digest of weights, data and budget, in the name of a run directory
-RESIZED = {"published": "published", "model": "the model's"}
+RESIZED = {"published": "published", "model": "in training"}
 
 Measure = Callable[[str], Report]
 """Scores the model on a task, named as for opening."""
@@ -116,7 +116,7 @@ def score_vtab(
     if protocol == "fine-tune":
         budget_s = DEFAULT_BUDGET_S if budget_s is None else budget_s
         measure = partial(_fine_tune, run, _digest_of_model(run), budget_s, Path(output))
-        signed = {"protocol": f"fine-tune, {format_duration(budget_s)} each"}
+        signed = {"method": f"fine-tune, {format_duration(budget_s)} each"}
     else:
         measure = partial(
             probe,
@@ -128,7 +128,7 @@ def score_vtab(
             on_progress=on_progress,
         )
         how = f"weighted {num_neighbours}-nn, temperature {temperature:g}" if protocol == "knn" else protocol
-        signed = {"protocol": how, "resized": f"as {RESIZED[preparation]}"}
+        signed = {"method": how, "resized": f"as {RESIZED[preparation]}"}
     scores = _score_all(tasks, sources, measure, on_task)
     accuracies = [score.accuracy for score in scores]
     signature = {

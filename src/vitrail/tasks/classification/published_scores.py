@@ -84,7 +84,7 @@ def as_prepared(preprocessing: Preprocessing, source: str) -> tuple[Preprocessin
     """
     benchmark = benchmark_of(source)
     if benchmark is None:
-        return preprocessing, "as the model's"
+        return preprocessing, "as in training"
     changes = benchmark.preparation._asdict()
     del changes["source"]
     said = f"{benchmark.preparation.resize} {benchmark.preparation.crop_fraction:g}, as published"
