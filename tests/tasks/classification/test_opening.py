@@ -545,3 +545,43 @@ def test_boxes_are_not_opened_as_class_folders(tmp_path: Path) -> None:
         (tmp_path / "annotations" / f"instances_{folder}.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match="holds images with boxes"):
         open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "classes"),
+    [
+        (("cam1", "cam2"), ("cat", "dog"), ("cat", "dog")),
+        (("site_a", "site_b"), ("cat", "dog"), ("cat", "dog")),
+        (("train/cam1", "train/cam2", "test/cam1"), ("cat", "dog"), ("cat", "dog")),
+        (("cat", "dog"), ("female", "male"), ("cat", "dog")),
+        (("class1", "class2"), ("day", "night"), ("class1", "class2")),
+    ],
+)
+def test_folders_of_the_same_folders_are_told_and_of_cameras_entered(
+    tmp_path: Path, outer: Sequence[str], inner: Sequence[str], classes: Sequence[str]
+) -> None:
+    for folder in outer:
+        for name in inner:
+            (tmp_path / folder / name).mkdir(parents=True)
+            for i in range(3):
+                picture("red", 5 + i).save(tmp_path / folder / name / f"{i}.png")
+
+    dataset = open_dataset(tmp_path)
+
+    assert dataset.class_names == classes
+    assert sum(map(len, dataset.splits.values())) == 3 * len(outer) * len(inner)
+    (finding,) = (each for each in dataset.findings if each.check == "same-folders-inside")
+    assert ("the inner ones" if classes == inner else "the outer ones") in finding.message
+
+
+@pytest.mark.parametrize("inner", [("train", "test"), ("",), ("only",)])
+def test_folders_within_a_class_are_parts_of_it(tmp_path: Path, inner: Sequence[str]) -> None:
+    for folder in ("cam1", "cam2"):
+        for name in inner:
+            (tmp_path / folder / name).mkdir(parents=True, exist_ok=True)
+            picture("red").save(tmp_path / folder / name / "1.png")
+
+    dataset = open_dataset(tmp_path)
+
+    assert dataset.class_names == ("cam1", "cam2")
+    assert "same-folders-inside" not in [finding.check for finding in dataset.findings]

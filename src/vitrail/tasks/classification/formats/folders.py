@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from vitrail.data.splits import SPLIT_NAMES, SplitName
 from vitrail.data.tables import tell_tables
 
 CLASS_FOLDERS = "class folders"
+NUMBERED = re.compile(r"(?P<stem>(?!class|label)[a-z]{3,})[ _-]?(\d+|(?<=[ _-])[a-z])")  # cam1, site_b
 
 
 @dataclass
@@ -33,9 +35,9 @@ def read(path: Path) -> RawDataset:
     """Read class folders, with or without split folders; ``DataError`` if no class folder holds an image."""
     root = _descend(path)
     parts = _split_folders(root)
-    scans: dict[SplitName, _Scan] = {name: _scan(folder, root) for name, folder in parts.items()}
-    if not parts:
-        scans = {"train": _scan(root, root)}
+    folders: dict[SplitName, Path] = parts or {"train": root}
+    scans = {name: _scan(folder, root) for name, folder in folders.items()}
+    nested = tuple(_enter_sources(scans, folders))
     class_names = order_class_names(name for scan in scans.values() for name in scan.images)
     if not class_names:
         raise _nothing_found(path, root, scans)
@@ -48,7 +50,7 @@ def read(path: Path) -> RawDataset:
     return RawDataset(
         class_names=class_names,
         splits=splits,
-        findings=tuple(_findings(scans, root, set(parts.values()))),
+        findings=(*nested, *_findings(scans, root, set(parts.values()))),
         format="train and test folders" if parts else CLASS_FOLDERS,
     )
 
@@ -105,6 +107,39 @@ def _scan(folder: Path, root: Path) -> _Scan:
         else:
             scan.ignored[entry.suffix.lower()] += 1
     return scan
+
+
+def _enter_sources(scans: dict[SplitName, _Scan], folders: dict[SplitName, Path]) -> Iterator[Finding]:
+    """Take inner folders for the classes where the outer ones are cameras or sites, such as ``cam1/cat``.
+
+    They are if their names differ in a number or letter at the end alone, and the same folders are in each.
+    """
+    by_inner: dict[SplitName, dict[str, list[Path]]] = {}
+    inside: dict[str, set[str]] = {}  # names in each outer folder; empty for images
+    for split, scan in scans.items():
+        inner = by_inner[split] = {}
+        for outer, images in scan.images.items():
+            for image in images:
+                name = "".join(image.relative_to(folders[split] / outer).parts[:-1][:1])
+                inner.setdefault(name, []).append(image)
+                inside.setdefault(outer, set()).add(name)
+    shared = set.intersection(*inside.values()) if len(inside) > 1 else set()
+    if len(shared) < 2 or "" in shared.union(*inside.values()) or shared <= SPLIT_NAMES.keys():
+        return
+    outer, inner_names = ", ".join(sorted(inside)[:3]), ", ".join(sorted(shared)[:3])
+    stems = {NUMBERED.fullmatch(name.lower()) for name in inside}
+    are_sources = None not in stems and len({match["stem"] for match in stems if match}) == 1
+    used, other = ("inner", "outer") if are_sources else ("outer", "inner")
+    if are_sources:
+        for split, scan in scans.items():
+            scan.images = by_inner[split]
+    yield Finding(
+        "warning",
+        "same-folders-inside",
+        f"the folders {outer} hold the same folders ({inner_names}); the {used} ones are the classes",
+        f"If it is the {other} ones, move the images into folders of these names alone",
+        tuple(sorted(inside)),
+    )
 
 
 def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
