@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from vitrail.core.boxes import box_area
 from vitrail.tasks.detection.detections import UNCHOSEN_THRESHOLD, ConfidenceThreshold, ImageBoxes
 from vitrail.tasks.detection.errors import confusion_table, count_errors, image_outcome, match_boxes
 from vitrail.tasks.detection.scores import (
@@ -93,6 +94,10 @@ def evaluate_with_pycocotools(images: list[ImageBoxes]) -> Any:
                 "category_id": 10 + 3 * label,
                 "bbox": [left, top, right - left, bottom - top],
                 "area": (right - left) * (bottom - top),
+            }
+            if not of_found and image.areas is not None and image.areas[place]:
+                row["area"] = image.areas[place].item()
+            row |= {
                 "iscrowd": 0 if of_found else int(image.is_crowd[place]),
             }
             rows.append(row | ({"score": image.found_scores[place].item()} if of_found else {}))
@@ -121,9 +126,16 @@ def evaluate_with_pycocotools(images: list[ImageBoxes]) -> Any:
     return evaluation
 
 
+@pytest.mark.parametrize("has_areas", [False, True])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_scores_equal_those_of_pycocotools(seed: int) -> None:
+def test_scores_equal_those_of_pycocotools(seed: int, has_areas: bool) -> None:
     images = random_images(seed)
+    if has_areas:  # outlines cover a part of their boxes; some objects have none
+        parts = [torch.linspace(0, 0.9, len(image.labels)) for image in images]
+        images = [
+            image._replace(areas=part * box_area(image.boxes_xyxy))
+            for image, part in zip(images, parts, strict=True)
+        ]
 
     scores = coco_scores(images, CLASSES).model_dump()
 

@@ -36,6 +36,8 @@ class AnnotatedBox(NamedTuple):
     is_crowd: bool = False
     """Whether it stands for a group."""
     is_difficult: bool = False
+    area: float = 0.0
+    """Of the object's outline, in pixels of the annotated size; 0 where the source has none."""
 
 
 @dataclass
@@ -77,7 +79,7 @@ class Reading:
         self.notes.setdefault(check, []).append(item)
 
     def add_box(
-        self, image: AnnotatedImage, numbers: Any, key: int | str | None, called: str, **flags: bool
+        self, image: AnnotatedImage, numbers: Any, key: int | str | None, called: str, **facts: Any
     ) -> None:
         """Add a box, or note under the given name that it is not a class and four finite numbers."""
         is_box = isinstance(numbers, Sequence | np.ndarray) and not isinstance(numbers, str | bytes)
@@ -86,7 +88,7 @@ class Reading:
             self.note("malformed-boxes", called)
             image.num_malformed += 1
         else:
-            image.boxes.append(AnnotatedBox(finite, key, **flags))
+            image.boxes.append(AnnotatedBox(finite, key, **facts))
 
     def images_of(self, split: SplitName) -> Sequence[Any]:
         return self.images[split] if self.images else [entry.image for entry in self.annotated[split]]
@@ -261,6 +263,7 @@ def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> Ra
             [entry.name for entry in annotated],
             sizes=sizes,
             is_crowd=[_are_crowds(boxes) for boxes in kept],
+            areas=[np.array([box.area for box in boxes], dtype=np.float64) for boxes in kept],
         )
     facts = SourceFacts(
         box_format=box_format,

@@ -35,6 +35,8 @@ class BoxSplit:
         sizes: height and width of each upright image as annotated or in its header, unverified; 0 0 where
             neither can be read, and everywhere by default.
         is_crowd: of each image, whether each box stands for a group of objects; by default none does.
+        areas: of each image, the annotated area of each object in pixels; 0 where there is none, and
+            everywhere by default. No part of the fingerprint.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class BoxSplit:
         *,
         sizes: Int64[np.ndarray, "images 2"] | None = None,
         is_crowd: Sequence[np.ndarray] | None = None,
+        areas: Sequence[np.ndarray] | None = None,
     ) -> None:
         assert len(images) == len(boxes) == len(labels) == len(names), "images and boxes differ in number"
         self.content = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
@@ -56,9 +59,10 @@ class BoxSplit:
         if is_crowd is None:
             is_crowd = [np.zeros(count, dtype=np.bool_) for count in counts]
         self.is_crowd = tuple(np.asarray(part, dtype=np.bool_).reshape(-1) for part in is_crowd)
+        self.areas = tuple(map(np.zeros, counts)) if areas is None else tuple(areas)
         self.sizes = np.zeros((len(names), 2), dtype=np.int64) if sizes is None else sizes
         assert len(self.sizes) == len(names), "images and sizes differ in number"
-        for parts in (self.boxes, self.is_crowd):
+        for parts in (self.boxes, self.is_crowd, self.areas):
             assert [len(part) for part in parts] == counts, "boxes and labels differ in number"
 
     @property
@@ -79,11 +83,13 @@ class BoxSplit:
     def take(self, indices: Iterable[int] | np.ndarray) -> BoxSplit:
         chosen = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices), dtype=np.int64)
         content = self.content.take(chosen)
-        boxes, labels, is_crowd = (
-            [part[index] for index in chosen] for part in (self.boxes, self.labels, self.is_crowd)
+        boxes, labels, is_crowd, areas = (
+            [part[index] for index in chosen] for part in (self.boxes, self.labels, self.is_crowd, self.areas)
         )
         sizes = self.sizes[chosen]
-        return BoxSplit(content.images, boxes, labels, content.names, sizes=sizes, is_crowd=is_crowd)
+        return BoxSplit(
+            content.images, boxes, labels, content.names, sizes=sizes, is_crowd=is_crowd, areas=areas
+        )
 
     def count_per_class(self, num_classes: int) -> Int64[np.ndarray, " classes"]:
         together = np.concatenate(self.labels) if self.labels else np.zeros(0, dtype=np.int64)

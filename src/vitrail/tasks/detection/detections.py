@@ -44,10 +44,16 @@ class ImageBoxes(NamedTuple):
     """Predictions, in pixels of the original image."""
     found_labels: Int[Tensor, " m"]
     found_scores: Float[Tensor, " m"]
+    areas: Float[Tensor, " n"] | None = None
+    """Of the ground truth as annotated; 0 where there is none, None if nowhere."""
 
     def pick(self, rows: Tensor) -> ImageBoxes:
         """Keep these predictions, in this order."""
-        return ImageBoxes(*self[:4], self.found_xyxy[rows], self.found_labels[rows], self.found_scores[rows])
+        return self._replace(
+            found_xyxy=self.found_xyxy[rows],
+            found_labels=self.found_labels[rows],
+            found_scores=self.found_scores[rows],
+        )
 
 
 class SelectedBoxes(NamedTuple):

@@ -105,7 +105,7 @@ class DetectionObjective:
         )
 
 
-NUM_FIELDS = {"boxes_xyxy": "num_true", "labels": "num_true", "is_crowd": "num_true"} | {
+NUM_FIELDS = {"boxes_xyxy": "num_true", "labels": "num_true", "is_crowd": "num_true", "areas": "num_true"} | {
     "found_xyxy": "num_found",
     "found_labels": "num_found",
     "found_scores": "num_found",
@@ -132,8 +132,9 @@ class DetectionEvaluator:
         found = select_boxes(output, self._objective.scoring)
         truth = zip(boxes_of_rows(batch.targets), boxes_of_rows(batch.crowds), strict=True)
         facts = zip(batch.indices.tolist(), batch.original_sizes.tolist(), strict=True)
-        for (index, (height, width)), ((labels, boxes), (crowd_labels, crowds)), selected in zip(
-            facts, truth, found, strict=True
+        counts = (batch.targets.counts + batch.crowds.counts).tolist()
+        for (index, (height, width)), ((labels, boxes), (crowd_labels, crowds)), selected, areas in zip(
+            facts, truth, found, batch.areas.cpu().split(counts), strict=True
         ):
             size = (height, width)
             # Copies, as views of a tensor would keep the output of all queries.
@@ -146,6 +147,7 @@ class DetectionEvaluator:
                 found_xyxy=clip_boxes(self._in_pixels(found_boxes, size), size),
                 found_labels=found_labels,
                 found_scores=scores,
+                areas=areas,
             )
             self._images.setdefault(index, image)
 

@@ -42,6 +42,8 @@ class BoxSample:
     """Height and width of the upright image before resizing; of a mosaic, those of its first image."""
     is_crowd: Bool[Tensor, " n"]
     """Whether each box stands for a group of objects; none does in training."""
+    areas: Float[Tensor, " n"] | None = None
+    """As annotated, in pixels of the original image, 0 where they are not; None in training."""
 
 
 _Stored = tuple[UInt8[Tensor, "3 height width"], tuple[int, int]]
@@ -128,8 +130,9 @@ class BoxSource:
                 boxed = mosaic([boxed, *(self._boxed(partner)[1] for partner in partners)], generator)
             image, boxes, labels, _ = augment_image(boxed, size, self.preprocessing, self.augment, generator)
             of_size, is_crowd = (image.shape[-2], image.shape[-1]), torch.zeros_like(labels, dtype=torch.bool)
+        areas = torch.from_numpy(self.split.areas[index]) if generator is None else None
         boxes = self.preprocessing.to_model(boxes, of_size)
-        return BoxSample(image, boxes, labels, index, original_size, is_crowd)
+        return BoxSample(image, boxes, labels, index, original_size, is_crowd, areas)
 
     def _boxed(self, index: int) -> tuple[tuple[int, int], BoxedImage]:
         image, original_size = self._pixels(index)
@@ -182,6 +185,8 @@ class DetectionBatch(TensorBatch):
     """Index of each image in its source."""
     original_sizes: Int[Tensor, "batch 2"]
     """Height and width of each image before it was resized."""
+    areas: Float[Tensor, " boxes"]
+    """Annotated areas of the ground truth of all images, each one's crowds last; 0 where unknown."""
 
 
 def join_samples(samples: Sequence[BoxSample], num_classes: int) -> DetectionBatch:
@@ -199,14 +204,16 @@ def join_samples(samples: Sequence[BoxSample], num_classes: int) -> DetectionBat
         _, height, width = sample.image.shape
         padded[:, :height, :width] = sample.image
     rows = [_boxes_of(sample, num_classes) for sample in samples]
+    areas = [part for _, _, is_crowd, areas in rows for part in (areas[~is_crowd], areas[is_crowd])]
     return DetectionBatch(
         images=images,
         sizes=sizes,
         is_padded=bool((sizes != largest).any()),
-        targets=_join_rows([(labels[~is_crowd], boxes[~is_crowd]) for labels, boxes, is_crowd in rows]),
-        crowds=_join_rows([(labels[is_crowd], boxes[is_crowd]) for labels, boxes, is_crowd in rows]),
+        targets=_join_rows([(labels[~is_crowd], boxes[~is_crowd]) for labels, boxes, is_crowd, _ in rows]),
+        crowds=_join_rows([(labels[is_crowd], boxes[is_crowd]) for labels, boxes, is_crowd, _ in rows]),
         indices=torch.tensor([sample.index for sample in samples], dtype=torch.int64),
         original_sizes=torch.tensor([sample.original_size for sample in samples], dtype=torch.int64),
+        areas=torch.cat(areas),
     )
 
 
@@ -219,7 +226,7 @@ def boxes_of_rows(targets: BoxTargets) -> list[tuple[Int[Tensor, " _"], Float[Te
 
 def _boxes_of(
     sample: BoxSample, num_classes: int
-) -> tuple[Int[Tensor, " n"], Float[Tensor, "n 4"], Bool[Tensor, " n"]]:
+) -> tuple[Int[Tensor, " n"], Float[Tensor, "n 4"], Bool[Tensor, " n"], Float[Tensor, " n"]]:
     is_box = sample.boxes.isfinite().all(dim=-1) & (sample.boxes[:, 2:] >= 0).all(dim=-1)
     labels = sample.labels[is_box]
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
@@ -228,7 +235,8 @@ def _boxes_of(
             expected=f"labels from 0 to {num_classes - 1}, for {num_classes} classes",
             remedy="Number the classes from 0 without gaps, or correct the number of classes",
         )
-    return labels, sample.boxes[is_box], sample.is_crowd[is_box]
+    areas = torch.zeros(len(is_box)) if sample.areas is None else sample.areas
+    return labels, sample.boxes[is_box], sample.is_crowd[is_box], areas.double()[is_box]
 
 
 def _join_rows(rows: Sequence[tuple[Int[Tensor, " _"], Float[Tensor, "_ 4"]]]) -> BoxTargets:

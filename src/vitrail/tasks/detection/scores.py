@@ -1,7 +1,7 @@
 """All scores and tables in a detector's report: COCO's metrics, which faster-coco-eval counts, and errors.
 
-Boxes are corners in pixels of the original images. Small, medium and large refer to the area of the bounding
-box, while COCO's own files give the area of the object's outline, which is smaller.
+Boxes are corners in pixels of the original images. Small, medium and large refer to the area that the source
+gives, in COCO's files that of the object's outline, or else to that of the box.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float64
 
 from vitrail.core.boxes import box_area, xyxy_to_xywh
@@ -172,14 +173,17 @@ def _records(images: Sequence[ImageBoxes], *, of_predictions: bool) -> list[dict
     records: list[dict[str, Any]] = []
     for number, image in enumerate(images, start=1):
         boxes, labels, are_groups = image.boxes_xyxy.double(), image.labels, image.is_crowd.int().tolist()
-        scores = [1.0] * len(boxes)
+        scores, areas = [1.0] * len(boxes), box_area(boxes)
+        if image.areas is not None:
+            areas = torch.where(image.areas > 0, image.areas, areas)
         if of_predictions:
             boxes, labels = image.found_xyxy.double(), image.found_labels
             are_groups, scores = [0] * len(boxes), image.found_scores.double().tolist()
+            areas = box_area(boxes)
         columns = (
             labels.tolist(),
             xyxy_to_xywh(boxes).tolist(),
-            box_area(boxes).tolist(),
+            areas.tolist(),
             are_groups,
             scores,
         )

@@ -160,7 +160,13 @@ class DetectionTask(Task):
         given, label_of = dataset.splits[split], match_classes(dataset, loaded.class_names)
         labels = [label_of[numbers] for numbers in given.labels]
         labelled = BoxSplit(
-            given.images, given.boxes, labels, given.names, sizes=given.sizes, is_crowd=given.is_crowd
+            given.images,
+            given.boxes,
+            labels,
+            given.names,
+            sizes=given.sizes,
+            is_crowd=given.is_crowd,
+            areas=given.areas,
         )
         source = BoxSource(labelled, preprocessing)
         signature = self.sign(dataset, split, preprocessing)

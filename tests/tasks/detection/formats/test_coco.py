@@ -22,8 +22,10 @@ from making.box_scenes import (
     write_roboflow,
 )
 from vitrail.core.errors import DataError
+from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.tasks.detection.dataset import RawBoxes
 from vitrail.tasks.detection.formats import BOX_FORMATS
+from vitrail.tasks.detection.samples import BoxSource, join_samples
 
 COCO = BOX_FORMATS["COCO"]
 COCO_IDS = (2, 5, 9)  # from 1 on and with gaps
@@ -97,6 +99,23 @@ def test_crowds_are_marked_and_outlines_ignored(tmp_path: Path) -> None:
     raw = read_changed(tmp_path, change)
     flags = np.concatenate(raw.splits["train"].is_crowd).tolist()
     assert flags == [False, True, True, False, False, False]
+
+
+def test_areas_of_outlines_are_batched_in_the_order_of_their_boxes_crowds_last(tmp_path: Path) -> None:
+    def change(content: Any) -> None:
+        entries = content["annotations"]
+        for number, area in enumerate((7.5, 11, "3", -1)):
+            entries[number]["area"] = area
+        entries[0]["iscrowd"] = 1
+
+    split = read_changed(tmp_path, change).splits["train"]
+    assert np.concatenate(split.areas).tolist() == [7.5, 11, 0, 0, 0, 0]
+    source = BoxSource(split, BoxPreprocessing(image_size=(16, 16)))
+    batch = join_samples([source.load(index, None) for index in range(len(split))], 3)
+
+    counts = batch.targets.counts + batch.crowds.counts
+    first = [11.0, 7.5] if counts[0] > 1 else [7.5, 11.0]
+    assert batch.areas.tolist() == [*first, 0, 0, 0, 0]
 
 
 def test_classes_are_ordered_by_id_and_kept_without_boxes(tmp_path: Path) -> None:

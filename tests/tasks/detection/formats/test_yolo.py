@@ -22,6 +22,7 @@ from making.box_scenes import (
     yolo_text,
 )
 from vitrail.core.errors import DataError
+from vitrail.tasks.detection.assembly import AnnotatedBox
 from vitrail.tasks.detection.formats import BOX_FORMATS
 from vitrail.tasks.detection.formats.yolo import parse_labels
 
@@ -345,7 +346,7 @@ def test_the_lines_of_a_file() -> None:
     text = yolo_text(varied_scenes(4, seed=0)[3]) + "\n  \n\t1\t.5  5e-1 1.0 +0.25 \r\n"
     boxes, kinds, malformed = parse_labels(text)
     assert len(boxes) == 4
-    assert boxes[-1] == ([0.5, 0.5, 1.0, 0.25], 1, False, False)
+    assert boxes[-1] == AnnotatedBox([0.5, 0.5, 1.0, 0.25], 1)
     assert malformed == []
     assert kinds == set()
 

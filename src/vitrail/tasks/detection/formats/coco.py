@@ -104,7 +104,10 @@ def read_coco(
                 box = around
             called = f"{where}, {images[key].name} (bbox {box!r:.60}, category_id {category!r:.40})"
             is_crowd = whole_number(crowd or 0) == 1 or crowd is True
-            reading.add_box(images[key], box, whole_number(category), called, is_crowd=is_crowd)
+            (area,) = finite_numbers([entry.get("area")]) or (0.0,)
+            reading.add_box(
+                images[key], box, whole_number(category), called, is_crowd=is_crowd, area=max(area, 0.0)
+            )
         elif key not in absent:
             missing[f"{path.name}: image_id {key}"] = None
     reading.without_image += missing
