@@ -155,7 +155,6 @@ function heat(row, [rows, columns], opacityOf) {
 function drawPicture() {
   const [now, layer] = [subject(), layerOf()];
   const row = rowOf(viewOf(), layer, state.head, now);
-  const [left, top, right, bottom] = shown.crop.map((share, i) => share * (i % 2 ? shown.height : shown.width));
   const scale = Math.max(1, Math.ceil(560 / Math.max(shown.width, shown.height)));
   [view.width, view.height] = [shown.width * scale, shown.height * scale];
   const context = view.getContext("2d");
@@ -168,8 +167,7 @@ function drawPicture() {
     context.imageSmoothingEnabled = byId("smooth").checked;
     context.imageSmoothingQuality = "high";
     const opacity = byId("opacity").value / 100;
-    const drawn = shades(row, topOf(layer, state.head, now), brightest(viewOf(), now));
-    context.drawImage(heat(drawn, layer.grid, (value) => value * opacity), left * scale, top * scale, (right - left) * scale, (bottom - top) * scale);
+    context.drawImage(tile(viewOf(), layer, state.head, brightest(viewOf(), now), (value) => value * opacity), ...inPixels(shown.crop));
   }
   if (shown.crop.join() !== "0,0,1,1") markCrop(context, inPixels(shown.crop));
   const boxes = boxesOf();
@@ -184,8 +182,7 @@ function markCrop(context, box) {
   context.rect(...box);
   context.fillStyle = "#0009";
   context.fill("evenodd");
-  Object.assign(context, { strokeStyle: "#fff", lineWidth: 2 });
-  context.strokeRect(...box);
+  frame(context, box, [["#fff", 2]]);
 }
 
 const boxesOf = () => shown.views.find((each) => each.queries?.kind === "boxes")?.queries ?? null;
@@ -445,10 +442,10 @@ function fillSheet() {
   byId("sheet").replaceChildren(...cells);
 }
 
-function tile(each, layer, head, bright) {
+function tile(each, layer, head, bright, opacityOf) {
   if (!isPicture(each)) return paint(each, layer, head);
   const row = rowOf(each, layer, head, subject());
-  return row ? heat(shades(row, topOf(layer, head, subject()), bright), layer.grid) : null;
+  return row ? heat(shades(row, topOf(layer, head, subject()), bright), layer.grid, opacityOf) : null;
 }
 
 // Paint what another query attends to into the tiles that there are.
