@@ -91,6 +91,11 @@ def test_a_resumed_run_takes_no_other_option() -> None:
             train(resume="runs/first", **extra)
 
 
+def test_a_budget_that_is_no_time_is_refused_of_a_finished_run_too() -> None:
+    with pytest.raises(ConfigError, match="the budget is 0 seconds"):
+        train(resume="runs/first", budget_s=0)
+
+
 def test_given_settings_go_before_the_automatic_choices(image_folder: Path) -> None:
     chosen = prepared(image_folder, changes=CHOSEN, seed=7)
 

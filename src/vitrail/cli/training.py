@@ -230,8 +230,8 @@ def show_training() -> Iterator[OnPipelineEvent]:
 
     Of several processes the pipeline calls only the first one's.
     """
-    from vitrail.tasks.preparing import Prepared
-    from vitrail.tasks.training import Began, Checked, Checking, Finished
+    from vitrail.tasks.preparing import Checked, Checking, Prepared
+    from vitrail.tasks.training import Began, Finished
 
     console = Console()
     with ExitStack() as stack, ExitStack() as check:

@@ -13,7 +13,6 @@ import torch
 
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.dataset import Progress
 from vitrail.data.findings import Verdict
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import Preparable, SampleSource, steps_of_epoch
@@ -28,6 +27,22 @@ from vitrail.train.machine import measure_matrix_products
 from vitrail.train.objective import Settling
 from vitrail.train.processes import Processes
 from vitrail.train.settings import Experiment
+
+
+@dataclass(frozen=True)
+class Checking:
+    """The doctor is at work."""
+
+    done: int
+    """Images seen."""
+    total: int
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The doctor has finished; the choices follow."""
+
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -46,20 +61,16 @@ class Prepared:
     """Keeps the budget; None if the number of steps does not depend on it."""
 
 
-def prepare(
-    request: Request,
-    processes: Processes,
-    *,
-    on_checked: Callable[[Verdict], None] = lambda verdict: None,
-    progress: Progress | None = None,
-) -> Prepared:
+OnCheck = Callable[[Checking | Checked], None]
+
+
+def prepare(request: Request, processes: Processes, on_check: OnCheck = lambda event: None) -> Prepared:
     """Open and check the data, and choose every setting of the experiment.
 
     With several processes the first one decides for all.
 
     Args:
-        on_checked: called with the verdict, before the choices are made.
-        progress: called with the images checked and their total.
+        on_check: called while the data is checked and with the verdict, before the choices are made.
 
     Raises:
         DataError: the data cannot be used.
@@ -72,8 +83,7 @@ def prepare(
         stored = _stored_experiment(Path(request.config), source, request.settings)
         task = task_of(stored)
         repeated = Choice("everything", str(request.config), "the settings of an earlier run")
-        dataset, verdict = open_as(stored, processes, progress)
-        on_checked(verdict)
+        dataset, verdict = open_as(stored, processes, on_check)
         task.check_benchmark(dataset)
         experiment, files = processes.from_first(lambda: task.settle(stored, dataset))
         parts = task.assemble(experiment, dataset, files)
@@ -81,8 +91,7 @@ def prepare(
     task = task_of_source(source, request.settings.get("model.name"))
     asked: Experiment = read_asked(task, request.settings)
     data = asked.data.model_copy(update={"source": source})
-    dataset, verdict = open_checked(task, data, processes, progress)
-    on_checked(verdict)
+    dataset, verdict = open_checked(task, data, processes, on_check)
     task.check_benchmark(dataset)
     model = ModelRequest(request.settings)
     settled, chosen = processes.from_first(lambda: _choose(task, dataset, asked, model))
@@ -101,18 +110,18 @@ def prepare(
 
 
 def open_as(
-    experiment: Experiment, processes: Processes, progress: Progress | None = None
+    experiment: Experiment, processes: Processes, on_check: OnCheck = lambda event: None
 ) -> tuple[Any, Verdict]:
     """Open the data of an experiment, split accordingly.
 
     Raises:
         DataError: as ``open_checked``.
     """
-    return open_checked(task_of(experiment), experiment.data, processes, progress)
+    return open_checked(task_of(experiment), experiment.data, processes, on_check)
 
 
 def open_checked(
-    task: Task, data: DataSettings, processes: Processes, progress: Progress | None = None
+    task: Task, data: DataSettings, processes: Processes, on_check: OnCheck = lambda event: None
 ) -> tuple[Any, Verdict]:
     """Open a data set, check it in the first process and leave out unusable samples.
 
@@ -120,7 +129,9 @@ def open_checked(
         DataError: the data cannot be opened, or the doctor found an error.
     """
     dataset = task.open(data)
-    verdict = processes.from_first(lambda: task.check(dataset, progress))
+    verdict = processes.from_first(
+        lambda: task.check(dataset, lambda done, total: on_check(Checking(done, total)))
+    )
     if not verdict.usable:
         first = verdict.of("error")[0]
         raise DataError(
@@ -128,6 +139,7 @@ def open_checked(
             expected="data in which the doctor finds no error",
             remedy=f"{first.remedy}. For everything that was found, run: vitrail check {data.source}",
         )
+    on_check(Checked(verdict))
     return dataset.without(verdict.exclude), verdict
 
 

@@ -46,7 +46,8 @@ class Request(Config):
     seed: int | None = None
     dry_run: bool = False
 
-    def __post_init__(self) -> None:
+    def check_budget(self) -> None:
+        """Check the budget; ``ConfigError`` if it is no time."""
         if self.budget_s is not None and self.budget_s <= 0:
             raise ConfigError(
                 f"the budget is {self.budget_s:g} seconds",
@@ -74,7 +75,7 @@ class Request(Config):
         """Check the request of a new run.
 
         Raises:
-            ConfigError: data is missing, or options exclude each other.
+            ConfigError: data is missing, the budget is not positive, or options exclude each other.
         """
         if self.source is None:
             raise ConfigError(
@@ -82,6 +83,7 @@ class Request(Config):
                 expected="a folder, a file or a name",
                 remedy="Name the data, or a run to resume",
             )
+        self.check_budget()
         if self.config is not None:
             self._refuse(
                 ("model", "weights", "budget_s", "recipe"), "--config, which repeats the settings of a run"
@@ -89,6 +91,7 @@ class Request(Config):
 
     def check_resumed(self) -> None:
         """Check the request of a resumed run; ``ConfigError`` if a setting of the run would be changed."""
+        self.check_budget()
         settled = ["model", "weights", "recipe", "config", "changes", "name", "seed", "dry_run"]
         if Path(self.output) != Path(DEFAULT_OUTPUT):
             settled.append("output")

@@ -22,7 +22,7 @@ from vitrail.models.checkpoint import load_model, save_model
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.contract import Choice, Diagnosis, Parts, Task
 from vitrail.tasks.diagnosing import diagnose
-from vitrail.tasks.preparing import Budget, Prepared, fit_steps, open_as, prepare
+from vitrail.tasks.preparing import Budget, Checked, Checking, Prepared, fit_steps, open_as, prepare
 from vitrail.tasks.registry import open_run, task_of
 from vitrail.tasks.request import DEFAULT_OUTPUT, Request
 from vitrail.train.budget import Deadline, Plan
@@ -41,22 +41,6 @@ from vitrail.train.settings import TrainSettings
 REPORT_PAGE, REPORT_FILE = "report.html", "report.json"
 UNKNOWN = Diagnosis("")
 FILES_FOLDER = "files"  # of a run directory: preprocessing files such as vocabularies
-
-
-@dataclass(frozen=True)
-class Checking:
-    """The doctor is at work."""
-
-    done: int
-    """Images seen."""
-    total: int
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The doctor has finished; the choices follow."""
-
-    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -188,12 +172,7 @@ def train(
         tell = on_event if processes.is_first else ignore
         if request.resume is not None:
             return _resume(request, processes, tell)
-        prepared = prepare(
-            request,
-            processes,
-            on_checked=lambda verdict: tell(Checked(verdict)),
-            progress=lambda done, total: tell(Checking(done, total)),
-        )
+        prepared = prepare(request, processes, tell)
         tell(prepared)
         return prepared if request.dry_run else _start(prepared, request, processes, tell)
 
