@@ -61,6 +61,8 @@ def test_claims_leave_pictures_numbers_and_a_page_and_the_same_one_is_renewed(tm
     page = done.page.read_text()
     assert page.count("data:image/png;base64,") == 2
     assert "Vaswani et al. 2017, section 3.5" in page
+    first = page[page.index("Conclusions") : page.index("<h2>All")]
+    assert all(f"{each.verdict}: " in first and each.name in first for each in stored.claims)
     began = [event.name for event in events if isinstance(event, ClaimBegan)]
     assert began == ["score_scaling", "permutation"]
     assert [type(event) for event in events[-2:]] == [Progress, ClaimEnded]

@@ -201,6 +201,16 @@ def some_of(items: Sequence[str], count: int) -> str:
     return f"{shown} and {count - MAX_SHOWN} more" if count > MAX_SHOWN else shown
 
 
+def not_found(names: Sequence[str], total: int, what: str) -> list[str]:
+    """Return a sentence about classes, such as those never predicted; nothing without any.
+
+    >>> not_found(["cat"], 3, "never predicted")
+    ['1 of 3 classes is never predicted: cat.']
+    """
+    verb = "is" if len(names) == 1 else "are"
+    return [f"{len(names)} of {total} classes {verb} {what}: {some_of(names, len(names))}."] if names else []
+
+
 def _wrap(text: str, indent: str, width: int) -> list[str]:
     return textwrap.wrap(
         text, width, subsequent_indent=indent, drop_whitespace=True, break_on_hyphens=False, initial_indent=""

@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from vitrail.core.durable import atomic_write
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
 from vitrail.core.registry import Registry
-from vitrail.report.page import section, table, write_page
+from vitrail.report.page import conclusions, section, table, write_page
 from vitrail.report.plots import MORE_COLOURS, check_picture_path, frame, is_picture, to_picture, white_figure
 from vitrail.train.optimise import Optimisers
 from vitrail.train.run import describe_environment
@@ -395,7 +395,10 @@ def write_lab_page(path: Path, results: LabResults) -> None:
         [f"{each.name}: {each.statement}", each.source, each.published, each.measured, each.decision]
         for each in results.claims
     ]
-    parts = [f"<h1>{title}</h1>", section("All", table(header, rows))]
+    words = get_args(Verdict)
+    named = {word: [each.name for each in results.claims if each.verdict == word] for word in words}
+    decided = [f"{word}: {len(names)} ({', '.join(names)})" for word, names in named.items() if names]
+    parts = [f"<h1>{title}</h1>", conclusions(decided), section("All", table(header, rows))]
     parts += [_claim_section(each, path.parent / each.picture) for each in results.claims]
     write_page(path, title=title, body="\n".join(parts), style=STYLE)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.findings import some_of
+from vitrail.data.findings import not_found
 from vitrail.data.stream import SampleSource
 from vitrail.interpret.draw import WHOLE, Corners, Limits, enlarge_picture, overlay, shared_limits
 from vitrail.interpret.viewer.maps import Heat
@@ -119,10 +119,8 @@ def conclude_classes(report: Report, *, things: str = "images") -> Diagnosis:
         problems.append("The accuracy is not clearly better than one answer for all.")
     predicted = map(sum, zip(*tables.confusion, strict=True))
     rows = zip(names, support, predicted, strict=True)
-    if never := [name for name, count, found in rows if count and not found]:
-        verb = "is" if len(never) == 1 else "are"
-        named = some_of(never, len(never))
-        problems.append(f"{len(never)} of {len(names)} classes {verb} never predicted: {named}.")
+    never = [name for name, count, found in rows if count and not found]
+    problems += not_found(never, len(names), "never predicted")
     result = f"Accuracy {scores['accuracy']:.1%} on {total:,} {things} ({interval}); {always}."
     return Diagnosis(result, tuple(problems))
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import DataError
-from vitrail.data.findings import some_of
+from vitrail.data.findings import not_found
 from vitrail.data.images import read_image
 from vitrail.interpret.draw import COLOURS, DrawnBox, box_text, colour_of, draw_boxes, hex_colour
 from vitrail.report.page import picture_uri, section, table
@@ -104,17 +104,14 @@ def conclude_boxes(report: Report) -> Diagnosis:
     ap50, at = tables.scores.ap50 or 0.0, f"at a confidence threshold of {tables.threshold:.2f}"
     rows = [row for row in zip(report.class_names, tables.per_class, strict=True) if row[1].num_boxes]
     never = [name for name, row in rows if (row.ap50 or 0.0) < LEAST_AP]
-    problems: tuple[str, ...] = ()
+    problems = not_found(never, len(rows), "hardly ever found")
     if ap50 < LEAST_AP:
-        problems = (f"Hardly any true box is found: AP50 is {ap50:.3f}.",)
-    elif never:
-        verb = "is" if len(never) == 1 else "are"
-        problems = (
-            f"{len(never)} of {len(rows)} classes {verb} hardly ever found: {some_of(never, len(never))}.",
-        )
+        problems = [f"Hardly any true box is found: AP50 is {ap50:.3f}."]
     found = f"{at}, {tables.recall:.0%} of the true boxes are found"
     right = f"{tables.precision:.0%} of the predicted boxes are right"
-    return Diagnosis(f"AP50 {ap50:.3f} on {len(tables.images):,} images; {found}, and {right}.", problems)
+    return Diagnosis(
+        f"AP50 {ap50:.3f} on {len(tables.images):,} images; {found}, and {right}.", tuple(problems)
+    )
 
 
 def _head(record: RunRecord, tables: DetectionTables) -> str:
