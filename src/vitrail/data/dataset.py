@@ -83,13 +83,11 @@ class DividedDataset(Generic[S]):
         if not names:
             return self
         every = self.splits if self.undivided is None else {**self.splits, "undivided": self.undivided}
-        return replace(
-            self,
-            **{
-                part: split.take([index for index, name in enumerate(split.names) if name not in names])
-                for part, split in every.items()
-            },
-        )
+        kept: dict[str, Any] = {
+            part: split.take([index for index, name in enumerate(split.names) if name not in names])
+            for part, split in every.items()
+        }
+        return replace(self, **kept)
 
     def as_test(self) -> Self:
         """Return the data set with all samples for its test, if none are named for it."""
