@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail import __version__
+from vitrail.data.findings import number_of
 from vitrail.interpret.viewer import page as viewer
 from vitrail.report import page
 from vitrail.serve.hosting import HostedModel, Hosting
@@ -134,7 +135,7 @@ def _answers_of(facts: dict[str, Any]) -> str:
     if "classes" not in facts:
         return "any names" if "labels" in facts["options"] else "captions"
     count = len(facts["classes"])
-    return "1 class" if count == 1 else f"{count} classes"
+    return number_of(count, "class")
 
 
 def _setting_of(facts: dict[str, Any]) -> str:

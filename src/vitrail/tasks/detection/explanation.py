@@ -9,6 +9,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
+from vitrail.data.findings import number_of
 from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.draw import to_picture
 from vitrail.interpret.grids import coarsen, with_joined_levels
@@ -80,7 +81,7 @@ def explain_boxes(
     )
     return Explanation(
         name=name,
-        title="1 box" if count == 1 else f"{count} boxes",
+        title=number_of(count, "box"),
         picture=to_picture(pixels),
         maps=(decoder, encoder) if encoder.layers else (decoder,),
         answer=detections,

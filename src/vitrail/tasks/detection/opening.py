@@ -180,7 +180,7 @@ def _unknown(path: Path) -> DataError:
     if not names:
         given, remedy = f"the folder {path} holds no file", "Give the folder of a data set"
     elif images:
-        given = f"{path} holds {len(images)} images and no annotations of a known format"
+        given = f"{path} holds {number_of(len(images), 'image')} and no annotations of a known format"
         remedy = "Put the annotations beside the images; if folders are classes, this is not detection data"
     seen = f" (other files: {others or 'none'})" if names else ""
     return DataError(given + seen, expected=expected, remedy=remedy)

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import DataError
-from vitrail.data.findings import not_found
+from vitrail.data.findings import not_found, number_of
 from vitrail.data.images import read_image
 from vitrail.interpret.draw import COLOURS, DrawnBox, box_text, colour_of, draw_boxes, hex_colour
 from vitrail.report.page import picture_uri, section, table
@@ -110,7 +110,8 @@ def conclude_boxes(report: Report) -> Diagnosis:
     found = f"{at}, {tables.recall:.0%} of the true boxes are found"
     right = f"{tables.precision:.0%} of the predicted boxes are right"
     return Diagnosis(
-        f"AP50 {ap50:.3f} on {len(tables.images):,} images; {found}, and {right}.", tuple(problems)
+        f"AP50 {ap50:.3f} on {number_of(len(tables.images), 'image')}; {found}, and {right}.",
+        tuple(problems),
     )
 
 

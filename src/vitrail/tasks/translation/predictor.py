@@ -205,7 +205,7 @@ class Translator:
             raise encoded.line
         if len(encoded.row) > self.max_source_length:
             raise DataError(
-                f"the line has {len(encoded.row):,} subwords",
+                f"the line has {number_of(len(encoded.row), 'subword')}",
                 expected=f"at most {self.max_source_length:,}, one sentence on each line",
                 remedy="Divide it into sentences",
             )

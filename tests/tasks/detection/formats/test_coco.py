@@ -287,7 +287,7 @@ def test_sizes_that_are_not_claimed_are_read_from_headers(tmp_path: Path) -> Non
         ),
         (
             b'{"images": [{"id": 1, "file_name": "no.png"}], "categories": [{"id": 1, "name": "a"}]}',
-            "names 1 images and none of them exists, such as 'no.png'",
+            "names 1 image and none exists, such as 'no.png'",
         ),
         (b'{"images": [{"id": 1}], "categories": [{"id": 1, "name": "a"}]}', "without a file_name"),
     ],

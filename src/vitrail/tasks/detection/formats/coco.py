@@ -22,6 +22,7 @@ from vitrail.data.file_places import (
     relative_name,
     split_folders,
 )
+from vitrail.data.findings import number_of
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName, split_of
 from vitrail.tasks.detection.assembly import (
@@ -245,7 +246,7 @@ def _assign_splits(root: Path) -> tuple[dict[SplitName, Path], list[Path]]:
             files[split] = file
     if not files:
         raise DataError(
-            f"{root} holds {len(unread)} files of annotations and none is named by its split: "
+            f"{root} holds {number_of(len(unread), 'annotation file')} and none is named by its split: "
             + ", ".join(file.name for file in unread[:5]),
             expected="train, val or test in their names, or one file alone",
             remedy="Rename them, or give the path of the file that you mean",
@@ -290,9 +291,9 @@ def _no_images(file: Path, entries: list[Any], reading: Reading) -> DataError:
         )
     named = [entry.get("file_name") for entry in entries if isinstance(entry, Mapping)]
     shown = next((name for name in named if isinstance(name, str)), None)
-    given = f"lists {len(entries)} images without a file_name"
+    given = f"lists {number_of(len(entries), 'image')} without a file_name"
     if shown is not None:
-        given = f"names {len(entries)} images and none of them exists, such as {shown!r}"
+        given = f"names {number_of(len(entries), 'image')} and none exists, such as {shown!r}"
     return DataError(
         f"{file} {given}",
         expected=f"images beside the file, or in a folder of {reading.root} named as the split or images",
