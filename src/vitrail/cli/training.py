@@ -47,6 +47,8 @@ def train(
     weights: str | None = None,
     budget: str | None = None,
     languages: str | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
     recipe: str | None = None,
     config: Path | None = None,
     set_: Settings = (),
@@ -65,6 +67,8 @@ def train(
         weights: Start from a run, a saved model or a published one, such as timm:NAME or hf:OWNER/NAME.
         budget: Time limit of the training, such as 90s, 10m or 1h30m.
         languages: Source and target language of sentence pairs, such as en,de.
+        image_column: Column of image files in a table of images with classes. Default: found by its name.
+        label_column: Likewise of the classes.
         recipe: A named experiment; it takes precedence over the automatic choices.
         config: The config.json of an earlier run, to repeat it.
         set_: One setting, such as optim.learning_rate=0.001; may be given several times.
@@ -76,7 +80,7 @@ def train(
     """
     from vitrail.core.config import parse_assignments
 
-    changes = parse_assignments(set_) | parse_languages(languages)
+    changes = parse_assignments(set_) | parse_languages(languages) | _named(image_column, label_column)
     budget_s = None if budget is None else parse_duration(budget)
     from vitrail.tasks.training import TrainedRun
     from vitrail.tasks.training import train as run_train
@@ -168,12 +172,19 @@ def evaluate(
     return 0
 
 
+def _named(image_column: str | None, label_column: str | None) -> dict[str, str]:
+    given = {"data.image_column": image_column, "data.label_column": label_column}
+    return {setting: name for setting, name in given.items() if name is not None}
+
+
 @app.command(help_epilogue="Example: vitrail check photos/")
 def check(
     data: str,
     /,
     *,
     languages: str | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
     json: Flag = False,
     output: Output = None,
     fix: Path | None = None,
@@ -183,6 +194,8 @@ def check(
     Args:
         data: Any data that `vitrail train` takes.
         languages: Source and target language of sentence pairs, such as en,de.
+        image_column: Column of image files in a table of images with classes. Default: found by its name.
+        label_column: Likewise of the classes.
         json: Print every finding as JSON.
         output: Images with boxes only: write an .html page of images and boxes.
         fix: Images with boxes only: write a clean copy into this folder, and check it.
@@ -199,7 +212,7 @@ def check(
             expected="images with boxes: COCO, Pascal VOC or YOLO",
             remedy=f"Leave out {option}; --json prints all findings of any data",
         )
-    settings = read_asked(task, parse_languages(languages)).data
+    settings = read_asked(task, parse_languages(languages) | _named(image_column, label_column)).data
     dataset = task.open(settings.model_copy(update={"source": data}))
     with show_parts_done() as listen:
         verdict = task.check(dataset, lambda done, total: listen("images checked", done, total))

@@ -265,6 +265,7 @@ def find_column(
     *,
     preferred: Sequence[str] = (),
     taken: str | None = None,
+    option: str = "",
 ) -> str:
     """Return the column that holds the images, the labels or the like.
 
@@ -273,6 +274,7 @@ def find_column(
         what: the noun for the error.
         preferred: columns that the table's own description declares to hold them.
         taken: a column that already has another meaning.
+        option: what names the column on the command line, if anything does.
 
     Raises:
         DataError: none is recognised; the message lists the columns.
@@ -285,7 +287,8 @@ def find_column(
     raise DataError(
         f"{table} has no column of {what}s, its columns are {', '.join(map(repr, columns)) or 'none'}",
         expected=f"a column named {', '.join(known[:6])} or similar",
-        remedy=f"Rename the column of {what}s to {known[0]!r}; the first line of a text file names them",
+        remedy=f"Rename the column of {what}s to {known[0]!r}"
+        + (f", or name it with {option}" if option else "; the first line of a text file names them"),
     )
 
 

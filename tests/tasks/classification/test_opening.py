@@ -21,6 +21,7 @@ from vitrail.data.settings import DataSettings
 from vitrail.tasks.classification import opening
 from vitrail.tasks.classification.formats import FORMATS
 from vitrail.tasks.classification.opening import open_dataset
+from vitrail.tasks.classification.settings import ImageDataSettings
 
 COLOURS = {"blue": (0, 0, 250), "green": (0, 250, 0), "red": (250, 0, 0)}
 
@@ -572,6 +573,31 @@ def test_folders_of_the_same_folders_are_told_and_of_cameras_entered(
     assert sum(map(len, dataset.splits.values())) == 3 * len(outer) * len(inner)
     (finding,) = (each for each in dataset.findings if each.check == "same-folders-inside")
     assert ("the inner ones" if classes == inner else "the outer ones") in finding.message
+
+
+def test_columns_of_a_table_can_be_named(tmp_path: Path) -> None:
+    write_classes(tmp_path)
+    files = sorted(file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*.png"))
+    table = tmp_path / "all.csv"
+    table.write_text("Foto,label,Art\n" + "".join(f"{name},x,{name.partition('/')[0]}\n" for name in files))
+
+    def opened(source: Path, **columns: str) -> ImageDataset:
+        return open_dataset(
+            source, settings=ImageDataSettings(source=str(source), image_size=(8, 8), **columns)
+        )
+
+    labels_by_colour(opened(table, image_column="foto", label_column="Art"))
+    for source, columns, message in (
+        (table, {}, "no column of images.*or name it with --image-column"),
+        (
+            table,
+            {"image_column": "Foto", "label_column": "kind"},
+            "no column 'kind'. Expected one of 'Foto', ",
+        ),
+        (tmp_path, {"label_column": "Art"}, "is read as class folders. Expected a table"),
+    ):
+        with pytest.raises(DataError, match=message):
+            opened(source, **columns)
 
 
 @pytest.mark.parametrize("inner", [("train", "test"), ("",), ("only",)])

@@ -27,6 +27,7 @@ from vitrail.tasks.classification.benchmarks import BENCHMARKS, benchmark_of
 from vitrail.tasks.classification.formats import FORMATS, folders, idx, read_path, tables
 from vitrail.tasks.classification.formats.folders import CLASS_FOLDERS
 from vitrail.tasks.classification.formats.tables import read_by_name
+from vitrail.tasks.classification.settings import ImageDataSettings
 from vitrail.tasks.registry import task_of_source
 
 BUILTIN_PREFIX = "builtin:"
@@ -88,7 +89,10 @@ def open_to_score(source: str | os.PathLike[str], *, settings: DataSettings | No
         DataError: there is nothing of that name, its format is unknown, or it cannot be used.
     """
     text = os.fspath(source)
-    raw = _read(text)
+    columns = ("", "")
+    if isinstance(settings, ImageDataSettings):
+        columns = settings.image_column, settings.label_column
+    raw = _read(text, columns)
     return _divide(text, raw, DataSettings(source=text) if settings is None else settings)
 
 
@@ -116,12 +120,12 @@ def _own_name(text: str) -> str:
     return next((each for each in BUILTINS if each.replace("-", "") == plain), name)
 
 
-def _read(text: str) -> RawDataset:
+def _read(text: str, columns: tuple[str, str]) -> RawDataset:
     path, name = Path(text).expanduser(), _own_name(text)
     if text.startswith(HUB_PREFIX):
         return read_by_name(text.removeprefix(HUB_PREFIX))
     if text.strip() and not text.startswith(BUILTIN_PREFIX) and path.exists():
-        return read_path(path)
+        return read_path(path, columns)
     if name in BUILTINS:
         return replace(BUILTINS[name](), format="built-in")
     if benchmark_of(text) is not None:

@@ -16,6 +16,10 @@ from vitrail.train.settings import Experiment, ModelSettings, TaskSettings
 class ImageDataSettings(DataSettings):
     """Which images are read, and their input size."""
 
+    image_column: str = ""
+    """Column of a table that names the images; found by its name if empty."""
+    label_column: str = ""
+    """Likewise of the classes."""
     image_size: ImageSize
     """Height and width in pixels of the model input; 64 and 64x48 are accepted, too."""
     resize: Resize = "crop"

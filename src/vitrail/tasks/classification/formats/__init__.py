@@ -16,15 +16,24 @@ ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".7z", ".r
 FORMATS = formats_in("vitrail.tasks.classification.formats", "data format")
 
 
-def read_path(path: Path) -> RawDataset:
+def read_path(path: Path, columns: tuple[str, str] = ("", "")) -> RawDataset:
     """Read a path in whichever format recognises it.
+
+    Args:
+        columns: of images and of labels in a table; found by their names if empty.
 
     Raises:
         DataError: no format recognises it, or it cannot be used.
     """
     found = format_of(FORMATS, path)
     if found is not None:
-        raw: RawDataset = found.read(path)
+        if any(columns) and found.name != "table":
+            raise DataError(
+                f"a column was named for {path}, which is read as {found.name}",
+                expected="a table: CSV, TSV, JSON lines or parquet",
+                remedy="Leave out --image-column and --label-column, or name the table",
+            )
+        raw: RawDataset = found.read(path, columns) if any(columns) else found.read(path)
         return raw if raw.format else replace(raw, format=found.name)
     if path.suffix.lower() == ".json":
         try:

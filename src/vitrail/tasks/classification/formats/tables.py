@@ -47,15 +47,16 @@ def recognises(path: Path) -> bool:
     return path.is_dir() and bool(_tables_of(path))
 
 
-def read(path: Path) -> RawDataset:
+def read(path: Path, named: tuple[str, str] = ("", "")) -> RawDataset:
     """Read one table, or the tables of the splits in a folder.
 
+    The columns of images and of labels are found by their names unless they are given.
     A single table may have a column named split, set, subset or partition. Rows without an image or a label
     are left out and reported.
     """
     files: Mapping[SplitName, list[Path]] = {"train": [path]} if path.is_file() else _tables_of(path)
-    tables = {split: _read_parts(parts) for split, parts in files.items()}
-    found = {split: _rows_of(table) for split, table in tables.items()}
+    tables = {split: _read_parts(parts, named) for split, parts in files.items()}
+    found = {split: _rows_of(table, *named) for split, table in tables.items()}
     rows = {split: part.rows for split, part in found.items()}
     if set(rows) == {"train"} and "train" in (parts := tables["train"].rows_by_split()):
         split_of = {index: split for split, indices in parts.items() for index in indices}
@@ -103,13 +104,28 @@ class _Rows(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-def _rows_of(table: Table) -> _Rows:
+def _rows_of(table: Table, image_named: str, label_named: str) -> _Rows:
     """Return the rows of a table that have an image and a label; a finding names the others."""
     called, columns = table.path.name, list(table.columns)
     stored = class_names_in(table.features)
-    image_column = find_column(columns, IMAGE_COLUMNS, "image", called)
+    known = [(simplify(name),) if name else () for name in (image_named, label_named)]
+    for name in filter(None, (image_named, label_named)):
+        if simplify(name) not in map(simplify, columns):
+            raise DataError(
+                f"{called} has no column {name!r}",
+                expected=f"one of {', '.join(map(repr, columns))}",
+                remedy="Name one of these with --image-column or --label-column",
+            )
+    image_column = find_column(columns, known[0] or IMAGE_COLUMNS, "image", called, option="--image-column")
+    preferred = () if label_named else list(stored)
     label_column = find_column(
-        columns, LABEL_COLUMNS, "label", called, preferred=list(stored), taken=image_column
+        columns,
+        known[1] or LABEL_COLUMNS,
+        "label",
+        called,
+        preferred=preferred,
+        taken=image_column,
+        option="--label-column",
     )
     class_names = stored.get(label_column, ())
     rows, dropped = [], []
@@ -183,8 +199,11 @@ def _tables_of(folder: Path) -> dict[SplitName, list[Path]]:
     return {}
 
 
-def _read_parts(paths: Sequence[Path]) -> Table:
-    parts = [read_table(path, wanted=_may_be_wanted) for path in paths]
+def _read_parts(paths: Sequence[Path], named: tuple[str, str]) -> Table:
+    parts = [
+        read_table(path, wanted=lambda name, kind: name in named or _may_be_wanted(name, kind))
+        for path in paths
+    ]
     for part in parts:
         if not any(len(column) for column in part.columns.values()):
             raise DataError(
