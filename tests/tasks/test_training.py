@@ -219,15 +219,17 @@ def test_all_samples_of_other_data_are_scored_unless_a_split_is_named(whole: Pat
         for i in range(5):
             Image.new("L", (8, 8), 20 * i + int(label)).save(tmp_path / label / f"{i}.png")
 
-    own, other, drawn = (
-        evaluate(whole, source, split=split).signature
+    reports = [
+        evaluate(whole, source, split=split)
         for source, split in (("digits", None), (tmp_path, None), (tmp_path, "test"))
-    )
+    ]
+    own, other, drawn = (report.signature for report in reports)
 
     assert [report["samples"] for report in (own, other, drawn)] == ["359", "10", "2"]
     assert other["split"] == "test (all of the source)"
     assert other["classes"] == "2 of 10: 3; 7"
     assert "classes" not in own
+    assert reports[1].measured_on.endswith(", classes 2 of 10: 3; 7.")
 
 
 def test_training_data_that_was_moved_is_not_other_data(tmp_path: Path, image_folder: Path) -> None:

@@ -52,7 +52,8 @@ class Report(Config):
         name, samples = self.signature["data"].rpartition("@")[0], int(self.signature["samples"])
         part, _, origin = self.signature["split"].partition(" ")
         read = f", input {self.signature['input']}" if "input" in self.signature else ""
-        return f"Measured on {samples:,} {part} samples of {name}{origin and ' '}{origin}{read}."
+        met = f", classes {self.signature['classes']}" if "classes" in self.signature else ""
+        return f"Measured on {samples:,} {part} samples of {name}{origin and ' '}{origin}{read}{met}."
 
     def save(self, path: Path) -> None:
         """Write the report as JSON, atomically.
