@@ -579,20 +579,20 @@ def test_columns_of_a_table_can_be_named(tmp_path: Path) -> None:
     write_classes(tmp_path)
     files = sorted(file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*.png"))
     table = tmp_path / "all.csv"
-    table.write_text("Foto,label,Art\n" + "".join(f"{name},x,{name.partition('/')[0]}\n" for name in files))
+    table.write_text("Bild,label,Art\n" + "".join(f"{name},x,{name.partition('/')[0]}\n" for name in files))
 
     def opened(source: Path, **columns: str) -> ImageDataset:
         return open_dataset(
             source, settings=ImageDataSettings(source=str(source), image_size=(8, 8), **columns)
         )
 
-    labels_by_colour(opened(table, image_column="foto", label_column="Art"))
+    labels_by_colour(opened(table, image_column="bild", label_column="Art"))
     for source, columns, message in (
         (table, {}, "no column of images.*or name it with --image-column"),
         (
             table,
-            {"image_column": "Foto", "label_column": "kind"},
-            "no column 'kind'. Expected one of 'Foto', ",
+            {"image_column": "Bild", "label_column": "kind"},
+            "no column 'kind'. Expected one of 'Bild', ",
         ),
         (tmp_path, {"label_column": "Art"}, "is read as class folders. Expected a table"),
     ):

@@ -37,7 +37,7 @@ def open_captions(source: str | os.PathLike[str], *, settings: DataSettings | No
     >>> from PIL import Image
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for i in range(10):
-    ...         Image.new("RGB", (7, 5)).save(f"{folder}/{i}.png")
+    ...         Image.new("RGB", (7, 5), (i, 0, 0)).save(f"{folder}/{i}.png")
     ...     rows = "image,caption\\n" + "".join(f"{i}.png,{i} dogs\\n{i}.png,dogs\\n" for i in range(10))
     ...     _ = Path(folder, "captions.csv").write_text(rows)
     ...     dataset = open_captions(folder)
