@@ -46,7 +46,7 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
     >>> from PIL import Image
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for i in range(10):
-    ...         Image.new("RGB", (7, 5)).save(f"{folder}/{i}.png")
+    ...         Image.new("RGB", (7, 5), (i, 0, 0)).save(f"{folder}/{i}.png")
     ...     content = {
     ...         "images": [{"id": i, "file_name": f"{i}.png", "height": 5, "width": 7} for i in range(10)],
     ...         "annotations": [{"image_id": i, "category_id": 3, "bbox": [1, 2, 4, 2]} for i in range(10)],
