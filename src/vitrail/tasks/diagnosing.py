@@ -12,7 +12,7 @@ from vitrail.tasks.registry import task_of
 from vitrail.train.evaluate import Report
 from vitrail.train.run import Run
 
-USUAL, FEW = 0.05, 0.015  # epochs, as shares of a task's most: 10 and 3 of a classifier, 100 and 30 of a DETR
+USUAL, FEW = 0.05, 0.015  # epochs, as fractions of max_epochs: 10 and 3 for a classifier, 100 and 30 for DETR
 LONGER = 3.0  # times as many epochs, where the validation score was still improving
 IMPROVED, WORSENED = 0.1, 0.2  # shares of a validation score; smaller changes are noise
 SPENT = 0.7  # share of the budget from which on it was time that ended the training
