@@ -174,7 +174,7 @@ class Defender:
         by_layer: dict[str, list[int]] = defaultdict(list)
         for layer, head in heads:
             by_layer[layer].append(head)
-        with silence_heads(self.encoder.module, by_layer):
+        with silence_heads(self.encoder.model, by_layer):
             embedded = [self.encoder.embed_pixels(part) for part in pixels]
         cosines = (torch.einsum("id,csd->ics", each, classes) for each in embedded)
         clean, attacked = (each.amax(dim=-1).argmax(dim=-1) for each in cosines)
@@ -183,7 +183,7 @@ class Defender:
     @property
     def patch_size(self) -> int:
         """Pixels between the tokens of the image tower, or a sixteenth of the image if it has none."""
-        found = getattr(self.encoder.module.get_submodule("image").config, "patch_size", None)
+        found = getattr(self.encoder.model.get_submodule("image").config, "patch_size", None)
         return int(found) if found else max(1, self.encoder.preprocessing.image_size[0] // 16)
 
     @torch.inference_mode()
@@ -199,14 +199,14 @@ class Defender:
         stand anywhere, so the share is computed per image.
         """
         encoder, totals = self.encoder, defaultdict[Head, float](float)
-        if not any(name.startswith(TOWER) for name in tapped_layers(encoder.module)):
+        if not any(name.startswith(TOWER) for name in tapped_layers(encoder.model)):
             raise _nothing_to_silence("the image tower mixes without attention")
         parts = zip(
             images.attacked.split(encoder.batch_size), images.has_word.split(encoder.batch_size), strict=True
         )
         for pixels, has_word in parts:
             batch = encoder.preprocessing.normalise(pixels.to(encoder.device))
-            with record_attention(encoder.module, layers=TOWER, queries=[CLASS_TOKEN]) as maps:
+            with record_attention(encoder.model, layers=TOWER, queries=[CLASS_TOKEN]) as maps:
                 encoder.model.embed_images(batch)
             for each in maps:
                 if each.grid is None or each.num_prefix < 1 or each.kind != "self":

@@ -14,7 +14,10 @@ from PIL import Image
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.images import decode, upright_size
 from vitrail.data.inputs import OneImage, open_input
-from vitrail.tasks.registry import other_use
+from vitrail.engines.export.package import Package
+from vitrail.engines.loading import load_any
+from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.registry import FALLBACK, TASKS, other_use
 
 if TYPE_CHECKING:
     from vitrail.interpret.viewer.explanation import Explanation
@@ -141,21 +144,29 @@ def check_positive(what: str, number: object, remedy: str = "Choose a positive n
         raise ConfigError(f"{what} is {number!r}", expected="a whole number, 1 or more", remedy=remedy)
 
 
-def check_task(opened: Any, task: str, *, does_not: str, expected: str, fits: bool = True) -> None:
+def open_in_torch(
+    source: str | Path | LoadedModel, task: str, device: torch.device, *, expected: str = ""
+) -> LoadedModel:
+    """Open a model that torch alone runs, on a device; arguments and errors as for ``check_task``."""
+    loaded = source if isinstance(source, LoadedModel) else load_any(source)
+    check_task(loaded, task, expected=expected)
+    loaded.model.eval().to(device)
+    return loaded
+
+
+def check_task(opened: LoadedModel | Package, task: str, *, expected: str = "") -> None:
     """Refuse a model of another task.
 
     Args:
-        task: expected name in its preprocessing.
-        does_not: what the model does not do, for the message.
-        expected: for the message.
-        fits: whether its config has the right type.
+        expected: for the message; by default a run that was trained on the task's data.
 
     Raises:
         CheckpointError: it is of another task.
     """
-    if opened.preprocessing.get("task", "classification") != task or not fits:
+    found = opened.preprocessing.get("task", FALLBACK)
+    if found != task:
         raise CheckpointError(
-            f"{opened.model_settings.get('name', 'the model')} {does_not}",
-            expected=expected,
+            f"{opened.model_settings.get('name', 'the model')} is a model for {found}, not for {task}",
+            expected=expected or f"a run that was trained on {TASKS[task].contents}",
             remedy=other_use(opened.preprocessing),
         )

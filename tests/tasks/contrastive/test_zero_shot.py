@@ -115,7 +115,7 @@ def test_lists_of_templates_have_names() -> None:
                 load_colour_clip()._replace(preprocessing={"image_size": [4, 4]})
             ),
             CheckpointError,
-            "does not compare images with texts",
+            "is a model for classification, not for contrastive. Expected a CLIP",
         ),
     ],
 )

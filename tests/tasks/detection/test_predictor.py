@@ -171,9 +171,11 @@ def test_models_of_another_kind_are_refused_both_ways() -> None:
         {},
     )
 
-    with pytest.raises(CheckpointError, match="vit_nano finds no boxes"):
+    with pytest.raises(CheckpointError, match="vit_nano is a model for classification, not for detection"):
         Detector(classifier)
-    with pytest.raises(CheckpointError, match=r"does not classify images.*for .*Detector"):
+    with pytest.raises(
+        CheckpointError, match=r"a model for detection, not for classification.*for .*Detector"
+    ):
         Predictor(small_detr())
 
 

@@ -14,9 +14,7 @@ from torch import Tensor
 from vitrail.data.inputs import ImageInput, OneImage, name_input, name_inputs
 from vitrail.data.text.subwords import vocabulary_from_files
 from vitrail.data.text_preprocessing import CaptionPreprocessing
-from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import CaptionModelConfig
 from vitrail.tasks.answer_files import FileResults, check_answer_file
 from vitrail.tasks.captioning.objective import find_captions, write_captions
 from vitrail.tasks.captioning.settings import CaptionSettings
@@ -26,9 +24,9 @@ from vitrail.tasks.predicting import (
     Results,
     answer_in_order,
     check_positive,
-    check_task,
     chunks_of,
     device_or_default,
+    open_in_torch,
     over_photograph,
     read_image,
 )
@@ -105,23 +103,13 @@ class Captioner:
         batch_size: int = 16,
     ) -> None:
         check_positive("the batch size", batch_size)
-        loaded = source if isinstance(source, LoadedModel) else load_any(source)
-        config = getattr(loaded.model, "config", None)
-        check_task(
-            loaded,
-            "captioning",
-            fits=isinstance(config, CaptionModelConfig),
-            does_not="does not caption images",
-            expected="a run that was trained on images with captions",
-        )
-        assert isinstance(config, CaptionModelConfig)
-        self.device = device_or_default(device)
-        self.model: Any = loaded.model.eval().to(self.device)
-        self.config = config
+        self.device, self.batch_size = device_or_default(device), batch_size
+        loaded = open_in_torch(source, "captioning", self.device)
+        self.model: Any = loaded.model
+        self.config: Any = loaded.model.config
         self.preprocessing = CaptionPreprocessing.from_tree(loaded.preprocessing)
         self.vocabulary = vocabulary_from_files(loaded.files)
         self.settings = CaptionSettings.from_tree(loaded.about.get("task", {}))
-        self.batch_size = batch_size
 
     def predict(
         self, inputs: ImageInput | Iterable[ImageInput], *, beam_size: int | None = None, num_best: int = 1

@@ -164,12 +164,7 @@ class Predictor(ImageClassifier):
         if merge_tokens:
             source = merged_source(source, merge_tokens)
         opened = open_source(source)
-        check_task(
-            opened,
-            "classification",
-            does_not="does not classify images",
-            expected="a run that was trained on images with a class each",
-        )
+        check_task(opened, "classification")
         self.preprocessing = Preprocessing.from_tree(opened.preprocessing)
         self.class_names = tuple(opened.class_names)
         self.batch_size = batch_size

@@ -36,8 +36,8 @@ def explain_pixels(
     vectors = embeddings.to(encoder.device).clone()  # a copy outside inference mode, for gradients
     # Models with an image tower of their own are traced layer by layer, others by gradients and occlusion.
     classifier = (
-        text_classifier(encoder.module, vectors, encoder.scale)
-        if hasattr(encoder.module, "image")
+        text_classifier(encoder.model, vectors, encoder.scale)
+        if hasattr(encoder.model, "image")
         else NamedClasses(encoder.model, vectors).eval()
     )
     images = encoder.preprocessing.normalise(pixels[None].to(encoder.device))

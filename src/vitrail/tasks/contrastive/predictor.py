@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
@@ -15,15 +15,13 @@ from vitrail.data.inputs import ImageInput, OneImage, name_input, name_inputs
 from vitrail.data.text.rows import join_rows, strict_rows
 from vitrail.data.text.subwords import Subwords, vocabulary_from_files
 from vitrail.data.text_preprocessing import ImageTextPreprocessing
-from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import ImageTextModel, ImageTextModelConfig
 from vitrail.tasks.predicting import (
     answer_in_order,
     check_positive,
-    check_task,
     chunks_of,
     device_or_default,
+    open_in_torch,
     over_photograph,
     read_image,
 )
@@ -73,24 +71,17 @@ class ImageTextEncoder:
         subwords: Subwords | None = None,
     ) -> None:
         check_positive("the batch size", batch_size, "Choose 32, or less for large models")
-        loaded = source if isinstance(source, LoadedModel) else load_any(source)
-        config = loaded.model.config
-        check_task(
-            loaded,
+        self.device, self.batch_size = device_or_default(device), batch_size
+        loaded = open_in_torch(
+            source,
             "contrastive",
-            fits=isinstance(config, ImageTextModelConfig),
-            does_not="does not compare images with texts",
+            self.device,
             expected="a CLIP: a published one, or one of vitrail train CAPTIONED --model clip_tiny",
         )
-        assert isinstance(config, ImageTextModelConfig)
-        self.device = device_or_default(device)
-        self.module = loaded.model.eval().to(self.device)
-        assert isinstance(self.module, ImageTextModel)
-        self.model: ImageTextModel = self.module
-        self.config = config
+        self.model: Any = loaded.model
+        self.config: Any = loaded.model.config
         self.preprocessing = ImageTextPreprocessing.from_tree(loaded.preprocessing)
         self.subwords = vocabulary_from_files(loaded.files) if subwords is None else subwords
-        self.batch_size = batch_size
 
     @property
     def scale(self) -> float:

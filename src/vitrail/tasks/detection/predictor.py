@@ -21,7 +21,7 @@ from vitrail.engines.export.package import Package
 from vitrail.engines.loading import ModelInTorch, Source, open_source
 from vitrail.models import config_from_settings
 from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
-from vitrail.models.contract import DetectionModelConfig, DetectionOutput
+from vitrail.models.contract import DetectionOutput
 from vitrail.tasks.detection.detections import (
     DEFAULT_THRESHOLD,
     Detections,
@@ -89,13 +89,7 @@ class Detector:
             if isinstance(opened, LoadedModel)
             else config_from_settings(opened.model_settings)
         )
-        check_task(
-            opened,
-            "detection",
-            fits=isinstance(self.config, DetectionModelConfig),
-            does_not="finds no boxes",
-            expected="a run that was trained on images with boxes",
-        )
+        check_task(opened, "detection")
         self.preprocessing = BoxPreprocessing.from_tree(opened.preprocessing)
         self.class_names = tuple(opened.class_names)
         self.class_ids = _class_ids(opened)

@@ -17,9 +17,7 @@ from vitrail.data.text.input_lines import Line
 from vitrail.data.text.rows import join_rows
 from vitrail.data.text.subwords import vocabulary_from_files
 from vitrail.data.text_preprocessing import TextPreprocessing
-from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import LabellingModelConfig
 from vitrail.tasks.answer_files import FileResults
 from vitrail.tasks.classification.predictor import Prediction
 from vitrail.tasks.labelling.samples import EncodedText, encode_text
@@ -27,9 +25,9 @@ from vitrail.tasks.predicting import (
     Results,
     answer_in_order,
     check_positive,
-    check_task,
     chunks_of,
     device_or_default,
+    open_in_torch,
 )
 
 WORD = re.compile(r"\w+(?:[-'.@]\w+)*|[^\w\s]")
@@ -94,16 +92,9 @@ class Labeller:
         batch_size: int = 32,
     ) -> None:
         check_positive("the batch size", batch_size, "Choose 32")
-        loaded = source if isinstance(source, LoadedModel) else load_any(source)
-        check_task(
-            loaded,
-            "labelling",
-            fits=isinstance(getattr(loaded.model, "config", None), LabellingModelConfig),
-            does_not="does not label texts",
-            expected="a run that was trained on texts with labels, or on words with tags",
-        )
         self.device, self.batch_size = device_or_default(device), batch_size
-        self.model: Any = loaded.model.eval().to(self.device)
+        loaded = open_in_torch(source, "labelling", self.device)
+        self.model: Any = loaded.model
         self.preprocessing = TextPreprocessing.from_tree(loaded.preprocessing)
         self.is_of_words = self.preprocessing.labels == "words"
         self.vocabulary = vocabulary_from_files(loaded.files)

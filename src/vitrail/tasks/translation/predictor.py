@@ -14,12 +14,11 @@ from vitrail.data.findings import number_of
 from vitrail.data.text.input_lines import Line, plan_batches, read_chunks
 from vitrail.data.text.subwords import PairVocabulary, Subwords
 from vitrail.data.text_preprocessing import PairPreprocessing
-from vitrail.engines.loading import is_ctranslate2, load_any
+from vitrail.engines.loading import is_ctranslate2
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import TranslationModelConfig
 from vitrail.models.decoding import Hypothesis, PenaltyForm
 from vitrail.tasks.generation import distinct_texts
-from vitrail.tasks.predicting import Answered, answer_in_order, check_task, device_or_default
+from vitrail.tasks.predicting import Answered, answer_in_order, device_or_default, open_in_torch
 from vitrail.tasks.translation.ctranslate2_folder import CTranslate2Decoder, read_exported
 from vitrail.tasks.translation.search import Search, TorchDecoder, max_positions
 from vitrail.tasks.translation.settings import TranslationSettings
@@ -106,20 +105,11 @@ class Translator:
             self.config, preprocessing, about, self.vocabulary = exported = read_exported(folder)
             self._decoder = CTranslate2Decoder(folder, exported, num_threads=torch.get_num_threads())
         else:
-            loaded = source if isinstance(source, LoadedModel) else load_any(source)
-            config = getattr(loaded.model, "config", None)
-            check_task(
-                loaded,
-                "translation",
-                fits=isinstance(config, TranslationModelConfig),
-                does_not="does not translate",
-                expected="a run that was trained on pairs of sentences",
-            )
-            assert isinstance(config, TranslationModelConfig)
             self.device = device_or_default(device)
-            self.config, preprocessing, about = config, loaded.preprocessing, loaded.about
+            loaded = open_in_torch(source, "translation", self.device)
             self.vocabulary = PairVocabulary.from_files(loaded.files)
-            self._decoder = TorchDecoder(loaded.model.eval().to(self.device), self.device)
+            self._decoder = TorchDecoder(loaded.model, self.device)
+            self.config, preprocessing, about = self._decoder.config, loaded.preprocessing, loaded.about
         self.preprocessing = PairPreprocessing.from_tree(preprocessing)
         self.search = TranslationSettings.from_tree(about.get("task", {})).search
         self.max_source_length = min(max_source_length, max_positions(self.config) - 1)  # one for the end
