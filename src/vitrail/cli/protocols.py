@@ -24,7 +24,7 @@ from vitrail.cli.show import (
     show_wrapped,
 )
 from vitrail.core.duration import parse_duration
-from vitrail.core.errors import ConfigError, did_you_mean
+from vitrail.core.errors import ConfigError, check_name
 
 if TYPE_CHECKING:
     from vitrail.studies.vtab import VtabScores
@@ -328,15 +328,10 @@ def _percent(value: float | None) -> str:
 def _show_benchmark(name: str) -> None:
     """Print where a benchmark is looked for and how it is scored, with the commands for it."""
     from vitrail.tasks.classification.benchmark_reading import find_folder, folders_of
-    from vitrail.tasks.classification.benchmarks import BENCHMARKS, METRIC_TEXTS, benchmark_of
+    from vitrail.tasks.classification.benchmarks import BENCHMARKS, METRIC_TEXTS
 
-    known = benchmark_of(name)
-    if known is None:
-        raise ConfigError(
-            f"there is no benchmark named {name!r}",
-            expected="the name of a benchmark",
-            remedy=did_you_mean(name, BENCHMARKS),
-        )
+    check_name("benchmark", name, BENCHMARKS)
+    known = BENCHMARKS[name]
     found = find_folder(known)
     places = ", ".join(map(str, folders_of(known)))
     looked = f"no; looked for {places}" if places else "no; VITRAIL_DATA is not set"

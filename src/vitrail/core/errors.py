@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
+
+_MOST_LISTED = 10  # names in a message
 
 
 class VitrailError(ValueError):
@@ -78,6 +80,26 @@ def did_you_mean(
     if nearest:
         return "Did you mean " + " or ".join(repr(match) for match in nearest) + "?"
     return otherwise or "Choose one of: " + ", ".join(known)
+
+
+def check_name(
+    kind: str, name: str, known: Collection[str], others: Callable[[], Mapping[str, str]] = dict
+) -> None:
+    """Check that there is something of a name.
+
+    Args:
+        kind: singular noun, such as "engine".
+        others: returns names by what other libraries call them.
+
+    Raises:
+        ConfigError: there is not; the remedy has the nearest names.
+    """
+    if name not in known:
+        raise ConfigError(
+            f"there is no {kind} named {name!r}",
+            expected=f"the name of a {kind}" if len(known) > _MOST_LISTED else f"one of {', '.join(known)}",
+            remedy=did_you_mean(name, known, others()),
+        )
 
 
 def _plain(name: str) -> str:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TypeVar
 
-from vitrail.core.errors import ConfigError, did_you_mean
+from vitrail.core.errors import check_name
 
 T = TypeVar("T")
 
@@ -48,12 +48,7 @@ class Registry(Mapping[str, T]):
         entries = self._entries_alike(name) if self._found is None else self._found
         if name not in entries:
             entries = self._entries()
-        if name not in entries:
-            raise ConfigError(
-                f"there is no {self.kind} named {name!r}",
-                expected=f"the name of a {self.kind}",
-                remedy=did_you_mean(name, entries, self._others()),
-            )
+        check_name(self.kind, name, entries, self._others)
         return entries[name]
 
     def __contains__(self, name: object) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, get_args, runtime_checkable
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import ConfigError, DataError, did_you_mean
+from vitrail.core.errors import ConfigError, DataError, check_name
 from vitrail.engines.export.package import Format, Package, Precision
 from vitrail.models.checkpoint import LoadedModel
 
@@ -115,12 +115,7 @@ def build_engine(
     """
     kind = find_kind(engine or default_engine(source))
     chosen = precision or (source.precision if isinstance(source, Package) else "float32")
-    if chosen not in PRECISIONS:
-        raise ConfigError(
-            f"there is no precision named {chosen!r}",
-            expected=f"one of {', '.join(PRECISIONS)}",
-            remedy=did_you_mean(chosen, PRECISIONS),
-        )
+    check_name("precision", chosen, PRECISIONS)
     if chosen not in kind.precisions:
         raise ConfigError(
             f"the engine {kind.name} does not support {chosen}",
@@ -152,12 +147,7 @@ def find_kind(name: str) -> EngineKind:
     Raises:
         ConfigError: there is none.
     """
-    if name not in MODULES:
-        raise ConfigError(
-            f"there is no engine named {name!r}",
-            expected=f"one of {', '.join(MODULES)}, or {AUTOMATIC}",
-            remedy=did_you_mean(name, [*MODULES, AUTOMATIC]),
-        )
+    check_name("engine", name, [*MODULES, AUTOMATIC])
     kinds: tuple[EngineKind, ...] = importlib.import_module(f"vitrail.engines.{MODULES[name]}").KINDS
     return next(kind for kind in kinds if kind.name == name)
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.core.errors import ConfigError, did_you_mean
+from vitrail.core.errors import ConfigError, check_name
 from vitrail.interpret.grids import spread_patches
 from vitrail.interpret.perturbation import cover, fill_images
 from vitrail.interpret.record import uncompiled
@@ -62,22 +62,12 @@ class Attributions:
             "gradient_input": gradient_input,
             "integrated_gradients": integrated_gradients,
         }
-        if method not in by_gradients:
-            raise ConfigError(
-                f"there is no method {method!r}",
-                expected=" or ".join(CLASS_METHODS),
-                remedy=did_you_mean(method, CLASS_METHODS),
-            )
+        check_name("method", method, CLASS_METHODS)
         (found,) = by_gradients[method](self.model, self.image, labels)
         return spread_patches(found, fit_grid(tuple(found.shape), LONGEST_GRID))
 
     def _number(self, class_name: str) -> int:
-        if class_name not in self.class_names:
-            raise ConfigError(
-                f"the model knows no class {class_name!r}",
-                expected="one of its classes, as vitrail predict names them",
-                remedy=did_you_mean(class_name, self.class_names),
-            )
+        check_name("class", class_name, self.class_names)
         return self.class_names.index(class_name)
 
 

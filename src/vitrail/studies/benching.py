@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from vitrail.core.errors import ConfigError, did_you_mean
+from vitrail.core.errors import ConfigError, check_name
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.bench import BenchReport, BenchSettings, bench
@@ -124,10 +124,5 @@ def _parse_names(text: str | None, known: Sequence[str], what: str) -> tuple[str
         return tuple(known)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for name in names:
-        if name not in known:
-            raise ConfigError(
-                f"there is no {what} named {name!r}",
-                expected=f"names of {', '.join(known)}, separated by commas",
-                remedy=did_you_mean(name, known),
-            )
+        check_name(what, name, known)
     return names

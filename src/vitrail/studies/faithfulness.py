@@ -13,7 +13,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from vitrail.core.errors import ConfigError, DataError, did_you_mean
+from vitrail.core.errors import ConfigError, DataError, check_name
 from vitrail.engines.loading import load_any
 from vitrail.interpret.attribution import LONGEST_COVERED, fit_grid
 from vitrail.interpret.grids import spread_patches
@@ -182,16 +182,9 @@ def _usual_methods(explanation: Explanation) -> tuple[str, ...]:
 
 
 def _distinct(methods: Sequence[str]) -> tuple[str, ...]:
-    """Return the methods without duplicates; raise if one is unknown."""
+    """Return the methods without duplicates; raise if one is unknown or there is none."""
     for name in methods or [""]:
-        if name not in METHODS:
-            raise ConfigError(
-                f"there is no method {name!r}" if name else "no method was named",
-                expected=" or ".join(METHODS),
-                remedy=did_you_mean(name, METHODS)
-                if name
-                else "Leave them out for those that suit the model",
-            )
+        check_name("method", name, METHODS)
     return tuple(dict.fromkeys(methods))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from vitrail.core.errors import ConfigError, DataError, did_you_mean
+from vitrail.core.errors import ConfigError, DataError, check_name
 from vitrail.data.inputs import list_files
 from vitrail.interpret.viewer.explanation import METHODS, Explanation, Pick, has_place
 from vitrail.interpret.viewer.page import is_page, write_explanations
@@ -68,9 +68,8 @@ def explain_files(
         CheckpointError: the output cannot be written.
     """
     output, method, paths = options.output, options.method, list_files(names)
-    if method is not None and method not in METHODS:
-        remedy = did_you_mean(method, METHODS)
-        raise ConfigError(f"there is no method {method!r}", expected=" or ".join(METHODS), remedy=remedy)
+    if method is not None:
+        check_name("method", method, METHODS)
     most = MAX_ON_PAGE if is_page(output) else 1 if output.suffix else len(paths)
     if len(paths) > most:
         raise ConfigError(

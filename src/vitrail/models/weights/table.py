@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
+from vitrail.core.errors import CheckpointError, ConfigError, check_name
 
 MAX_NAMED_KEYS = 8
 
@@ -59,12 +59,7 @@ class Source(NamedTuple):
 
     def our_name(self, architecture: str) -> str:
         """Return the name of our variant of a published architecture."""
-        if architecture not in self.names:
-            raise ConfigError(
-                f"there is no {self.name} architecture named {architecture!r}",
-                expected=f"the name of a {self.name} architecture",
-                remedy=did_you_mean(architecture, self.names),
-            )
+        check_name(f"{self.name} architecture", architecture, self.names)
         return self.names[architecture]
 
 
