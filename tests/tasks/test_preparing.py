@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict
@@ -45,6 +46,20 @@ def test_arguments_of_a_wrong_type_are_answered_like_wrong_settings(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         Request.from_tree(arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "found"),
+    [
+        ("test.tsv", "a cat\tun chat\na dog\tun chien\n", "has 0 sentence pairs to train on"),
+        ("test.csv", "image,caption\na.png,a red square\n", "has 0 images to train on"),
+    ],
+)
+def test_data_without_a_training_split_is_named(tmp_path: Path, name: str, lines: str, found: str) -> None:
+    Image.new("RGB", (40, 40), "red").save(tmp_path / "a.png")
+    (tmp_path / name).write_text(lines)
+    with pytest.raises(DataError, match=f"{found}. Expected a training split of"):
+        prepared(tmp_path)
 
 
 @pytest.mark.parametrize(

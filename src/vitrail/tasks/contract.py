@@ -43,7 +43,8 @@ class Parts(NamedTuple):
     model: nn.Module
     """With its initial weights, determined by the seed."""
     train: SampleSource
-    validation: SampleSource | None
+    validation: SampleSource
+    """May be empty."""
     test: SampleSource
     preprocessing: Config
     """Preprocessing, as saved with the model."""
@@ -203,6 +204,8 @@ class Task(Protocol):
     """What ``train.batch_size`` counts, in the plural."""
     evaluation_batch: int
     """Batch size of evaluations, in that unit."""
+    fewest: int = 1
+    """Minimum number of training samples."""
     max_epochs: int
     """Upper limit where only the budget decides."""
     evaluation_share: float
@@ -347,6 +350,7 @@ class Task(Protocol):
 
     def comparison_metric(self, source: str) -> ComparisonMetric | None:
         """Return the metric of comparisons on a data set, if supported."""
+        return None
 
 
 CACHE_SHARE = 0.3  # of the free memory, for decoded images

@@ -13,7 +13,7 @@ import torch
 
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.findings import Verdict
+from vitrail.data.findings import Verdict, number_of
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import Preparable, SampleSource, steps_of_epoch
 from vitrail.models import MODELS
@@ -161,6 +161,12 @@ def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -
 
 def _choose(task: Task, dataset: Any, asked: Experiment, model: ModelRequest) -> tuple[Settled, list[Choice]]:
     _check_model(task, dataset, model.name)
+    if len(dataset.train) < task.fewest:
+        raise DataError(
+            f"{dataset.source} has {number_of(len(dataset.train), task.samples[:-1])} to train on",
+            expected=f"a training split of {task.contents}, {task.fewest} or more",
+            remedy="Name the folder that holds the training split too, or rename a file named as a test",
+        )
     experiment, choices = task.choose(dataset, asked, model)
     chosen = experiment.model_copy(update={"model": model.apply(experiment.model)})
     return task.settle(chosen.with_given(asked), dataset), choices
@@ -286,7 +292,7 @@ def fit_steps(
         evaluation_share=task.evaluation_share,
     )
     scored = len(parts.test)
-    if isinstance(parts.final_objective, Settling) and parts.validation is not None:
+    if isinstance(parts.final_objective, Settling) and parts.validation:
         scored += len(parts.validation)
     per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
     # Steps multiply in the precision of the training, scores in float32.

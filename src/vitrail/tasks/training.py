@@ -276,7 +276,7 @@ def _settle_objective(
 ) -> Objective:
     """Return the objective of the final score, with its choices on the validation split."""
     objective, validation = parts.final_objective, parts.validation
-    if not isinstance(objective, Settling) or validation is None:
+    if not isinstance(objective, Settling) or not validation:
         return objective
     evaluator = objective.evaluator()
     run_evaluator(

@@ -107,7 +107,7 @@ def calibrate(
         wanted = processes.from_first(lambda: int(seconds / max(last_s, 1e-6)))
         step_s = statistics.median(measure(min(max(wanted, _FEWEST_STEPS), _MOST_STEPS)))
     validation_s = 0.0
-    if validation is not None and settings.validations:
+    if validation and settings.validations:
         validation_s = evaluation_share * step_s * len(validation) / samples
         if processes.any_of(validation_s <= seconds)[0]:
             started = clock()

@@ -116,7 +116,7 @@ def select_by(objective: Objective, validation: SampleSource | None, settings: T
     if not settings.patience and settings.keep == "last":
         return Selection(None, settings)
     asked = f"train.patience is {settings.patience} and train.keep is {settings.keep}"
-    if validation is None or not settings.validations:
+    if not validation or not settings.validations:
         raise ConfigError(
             f"{asked}, but nothing is validated during the training",
             expected="train.validations above 0, and validation samples",

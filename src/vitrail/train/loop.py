@@ -139,7 +139,7 @@ class _Training:
                 self._deadline.begin(self.step)
             if self.step % self._interval == 0 or self.step == former:
                 self._log(former)
-            if validation is not None and self._is_validated():
+            if validation and self._is_validated():
                 self._validate(validation)
             if not self._stop_early(former) and self._plan.review(self.step):
                 self._on_event(Replanned(self.step, former, self._plan.steps(self.step)))

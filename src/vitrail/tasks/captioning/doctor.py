@@ -65,7 +65,7 @@ class SeenCaptions(SeenImages):
         }
 
 
-def check_captions(dataset: CaptionDataset, *, progress: Progress | None = None) -> Verdict:
+def check_captions(dataset: CaptionDataset, progress: Progress | None = None) -> Verdict:
     """Examine every image and every caption of every split; images that do not open are to be left out."""
     unlabelled = {name: split.unlabelled for name, split in dataset.splits.items()}
     examined = SeenCaptions(dataset, inspect_splits(unlabelled, progress))

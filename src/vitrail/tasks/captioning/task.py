@@ -9,10 +9,7 @@ from typing import Any
 import torch
 
 from vitrail.core.config import Config
-from vitrail.core.errors import DataError
-from vitrail.data.dataset import Progress
 from vitrail.data.feature_cache import FeatureCache
-from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import Preprocessing, sample_images
 from vitrail.data.text.subwords import (
     SentencePieceSubwords,
@@ -27,7 +24,6 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.answer_files import FileResults
 from vitrail.tasks.captioning.choose import choose
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
 from vitrail.tasks.captioning.doctor import check_captions
@@ -43,7 +39,6 @@ from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperi
 from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
-    FileOptions,
     ModelRequest,
     Parts,
     Scoring,
@@ -70,16 +65,13 @@ class CaptioningTask(Task):
     has_several_texts = True
     predict_options = frozenset({"top", "trust"})
     evaluation_batch = 32
+    recognises = staticmethod(recognises)
+    check = staticmethod(check_captions)
+    predict_files = staticmethod(caption_files)
     conclude = staticmethod(conclude_captions)
     max_epochs = 100
     pretrained = "timm:vit_small_patch16_224.augreg_in21k_ft_in1k"
     evaluation_share = 1.5  # of a train step, for captioning the same number of images
-
-    def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
-        return caption_files(files, options)
-
-    def recognises(self, source: str) -> int:
-        return recognises(source)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> CaptionDataSettings:
         """The image size is not used for opening: a model reads images of any size."""
@@ -88,18 +80,9 @@ class CaptioningTask(Task):
     def open(self, data: CaptionDataSettings) -> CaptionDataset:
         return open_captions(data.source, settings=data)
 
-    def check(self, dataset: CaptionDataset, progress: Progress | None = None) -> Verdict:
-        return check_captions(dataset, progress=progress)
-
     def choose(
         self, dataset: CaptionDataset, asked: CaptionExperiment, request: ModelRequest
     ) -> tuple[Experiment, list[Choice]]:
-        if not len(dataset.train):
-            raise DataError(
-                f"{dataset.source} has no image to train on",
-                expected="a training split with captions",
-                remedy="Name the folder that holds the training captions too",
-            )
         start = load_start_or_encoder(asked.weights, request.get("encoder"), task=self.name)
         return choose(dataset, inspect_machine(), request, start=start, asked=asked)
 
@@ -148,9 +131,6 @@ class CaptioningTask(Task):
                 features=features,
             )
 
-        validation = None
-        if len(dataset.validation) and train.validations:
-            validation = source_of(dataset.validation, is_trained=False)
         if settings.cider_reward or settings.bleu_reward:
             objective: CaptionObjective = SelfCriticalObjective(
                 vocabulary, preprocessing, settings, augment=augment, references=dataset.train.captions
@@ -165,7 +145,7 @@ class CaptioningTask(Task):
             ),
             model=model,
             train=source_of(dataset.train, is_trained=True),
-            validation=validation,
+            validation=source_of(dataset.validation, is_trained=False),
             test=CaptionSource(dataset.test, vocabulary, preprocessing),
             preprocessing=preprocessing,
             class_names=(),

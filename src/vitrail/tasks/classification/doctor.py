@@ -29,7 +29,7 @@ from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.opening import open_dataset
 
 
-def check(dataset: ImageDataset | str | os.PathLike[str], *, progress: Progress | None = None) -> Verdict:
+def check(dataset: ImageDataset | str | os.PathLike[str], progress: Progress | None = None) -> Verdict:
     """Examine every image of every split; return findings, errors first, and the images to leave out.
 
     Args:

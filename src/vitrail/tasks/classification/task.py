@@ -12,9 +12,8 @@ import numpy as np
 from torch import nn
 
 from vitrail.core.config import Config
-from vitrail.data.dataset import ImageDataset, ImageSplit, Progress
+from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.file_places import is_image_name
-from vitrail.data.findings import Verdict
 from vitrail.data.inputs import list_files
 from vitrail.data.preprocessing import Preprocessing, sample_images
 from vitrail.data.source import ImageSource
@@ -22,8 +21,6 @@ from vitrail.engines.loading import load_start
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.answer_files import FileResults
-from vitrail.tasks.classification import published_scores
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.choose import choose, choose_mixing, describe_situation
 from vitrail.tasks.classification.doctor import check as check_images
@@ -31,12 +28,12 @@ from vitrail.tasks.classification.noisy_student import add_pseudo_labels
 from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.classification.opening import open_dataset, open_to_score, recognises
 from vitrail.tasks.classification.predictor import Predictor, classify_files
+from vitrail.tasks.classification.published_scores import as_published, check_published
 from vitrail.tasks.classification.report import conclude_classes, report_pictures, write_report
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
-    FileOptions,
     ModelRequest,
     Parts,
     Scoring,
@@ -48,7 +45,6 @@ from vitrail.tasks.contract import (
     sign_images,
 )
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
-from vitrail.train.evaluate import Report
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
@@ -69,16 +65,15 @@ class ClassificationTask(Task):
     explain_options = frozenset({"layer", "head", "method", "class_name"})
     predict_options = frozenset({"top", "engine", "precision", "trust"})
     evaluation_batch = 256
+    recognises = staticmethod(recognises)
+    check = staticmethod(check_images)
+    predict_files = staticmethod(classify_files)
     conclude = staticmethod(conclude_classes)
+    check_benchmark = staticmethod(check_published)
+    as_published = staticmethod(as_published)
     max_epochs = 200
     pretrained = "timm:vit_small_patch16_224.augreg_in21k_ft_in1k"
     evaluation_share = 0.35  # of a train step, for a forward pass of the same batch; 0.3 measured
-
-    def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
-        return classify_files(files, options)
-
-    def recognises(self, source: str) -> int:
-        return recognises(source)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> ImageDataSettings:
         """The image size is not used for opening: a model reads images of any size."""
@@ -86,9 +81,6 @@ class ClassificationTask(Task):
 
     def open(self, data: ImageDataSettings) -> ImageDataset:
         return open_dataset(data.source, settings=data)
-
-    def check(self, dataset: ImageDataset, progress: Progress | None = None) -> Verdict:
-        return check_images(dataset, progress=progress)
 
     def choose(
         self, dataset: ImageDataset, asked: ClassificationExperiment, request: ModelRequest
@@ -149,16 +141,13 @@ class ClassificationTask(Task):
             with_class_mean=self.headline_of(dataset) == "mean_per_class_accuracy",
         )
         model = build_model(experiment, pretrained)
-        validation = None
-        if len(dataset.validation) and train.validations:
-            validation = ImageSource(dataset.validation, preprocessing, cache=train.cache)
         return Parts(
             dataset=dataset,
             objective=objective,
             final_objective=objective,
             model=model,
             train=ImageSource(labelled, preprocessing, experiment.augment, cache=train.cache),
-            validation=validation,
+            validation=ImageSource(dataset.validation, preprocessing, cache=train.cache),
             test=ImageSource(dataset.test, preprocessing),
             preprocessing=preprocessing,
             class_names=dataset.class_names,
@@ -183,12 +172,6 @@ class ClassificationTask(Task):
     def open_benchmark(self, data: ImageDataSettings) -> ImageDataset | None:
         """Without the doctor, who would leave images out."""
         return None if benchmark_of(data.source) is None else open_to_score(data.source, settings=data)
-
-    def check_benchmark(self, dataset: ImageDataset) -> None:
-        published_scores.check_published(dataset)
-
-    def as_published(self, report: Report, dataset: ImageDataset, split: str) -> Report:
-        return published_scores.as_published(report, dataset, split)
 
     def headline_of(self, dataset: ImageDataset) -> str:
         benchmark = benchmark_of(dataset.source)

@@ -10,9 +10,7 @@ from typing import Any
 from torch import nn
 
 from vitrail.core.config import Config
-from vitrail.core.errors import DataError
-from vitrail.data.dataset import ImageDataset, Progress
-from vitrail.data.findings import Verdict
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.preprocessing import sample_images
 from vitrail.data.text.subwords import (
     SentencePieceSubwords,
@@ -64,6 +62,8 @@ class ContrastiveTask(Task):
     explain_options = frozenset({"text", "layer", "head", "method", "class_name"})
     has_several_texts = True
     evaluation_batch = 128
+    fewest = 2  # the loss compares each image with the captions of others
+    check = staticmethod(check_captions)
     conclude = staticmethod(conclude_retrieval)
     max_epochs = 200
     pretrained = "hf:openai/clip-vit-base-patch32"
@@ -76,18 +76,9 @@ class ContrastiveTask(Task):
     def open(self, data: ImageTextDataSettings) -> CaptionDataset:
         return open_captions(data.source, settings=data)
 
-    def check(self, dataset: CaptionDataset, progress: Progress | None = None) -> Verdict:
-        return check_captions(dataset, progress=progress)
-
     def choose(
         self, dataset: CaptionDataset, asked: ContrastiveExperiment, request: ModelRequest
     ) -> tuple[Experiment, list[Choice]]:
-        if len(dataset.train) < 2:
-            raise DataError(
-                f"{dataset.source} has {len(dataset.train)} training images with captions",
-                expected="at least two, since the loss compares each image with other captions",
-                remedy="Name data with a training split",
-            )
         pretrained = load_start(asked.weights, request.name, task=self.name)
         return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
@@ -122,9 +113,6 @@ class ContrastiveTask(Task):
             preprocessing=preprocessing,
             max_length=experiment.model.max_length,
         )
-        validation = None
-        if len(dataset.validation) and train.validations:
-            validation = source(dataset.validation, cache=train.cache)
         objective = ContrastiveObjective(preprocessing, experiment.augment, pad_id=subwords.pad_id)
         return Parts(
             dataset=dataset,
@@ -132,7 +120,7 @@ class ContrastiveTask(Task):
             final_objective=objective,
             model=model,
             train=source(dataset.train, augment=experiment.augment, cache=train.cache),
-            validation=validation,
+            validation=source(dataset.validation, cache=train.cache),
             test=source(dataset.test),
             preprocessing=preprocessing,
             class_names=(),
@@ -183,9 +171,6 @@ class ContrastiveTask(Task):
         model: Any = loaded.model
         image: nn.Module = model.image
         return image
-
-    def comparison_metric(self, source: str) -> None:
-        """Return None: contrastive models cannot be compared yet."""
 
 
 TASK = ContrastiveTask()

@@ -41,7 +41,7 @@ SIZE_FAULTS = {
 """Name of the check by kind of frame that is not the file's."""
 
 
-def check_boxes(dataset: BoxDataset, *, progress: Progress | None = None) -> Verdict:
+def check_boxes(dataset: BoxDataset, progress: Progress | None = None) -> Verdict:
     """Check every image and box of every split; findings come errors first, with the images to leave out."""
     examined = inspect_boxes(dataset, progress)
     return judge(dataset, examined, CHECKS, exclude={*examined.unreadable, *examined.emptied})

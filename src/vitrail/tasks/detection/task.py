@@ -8,20 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.config import Config
-from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.data.dataset import Progress
 from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.loading import Start, load_start_or_encoder
 from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.answer_files import FileResults
 from vitrail.tasks.contract import (
     Choice,
     ComparisonMetric,
-    FileOptions,
     ModelRequest,
     Parts,
     Scoring,
@@ -38,7 +34,7 @@ from vitrail.tasks.detection.detections import ConfidenceThreshold, own_threshol
 from vitrail.tasks.detection.doctor import check_boxes
 from vitrail.tasks.detection.doctor_page import write_box_page
 from vitrail.tasks.detection.files import show_detections
-from vitrail.tasks.detection.fix import Fixed, write_clean
+from vitrail.tasks.detection.fix import write_clean
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.opening import open_boxes, recognises
 from vitrail.tasks.detection.predictor import Detector
@@ -75,22 +71,17 @@ class DetectionTask(Task):
     explain_options = frozenset({"threshold", "layer", "head"})
     predict_options = frozenset({"threshold", "engine", "precision", "trust"})
     evaluation_batch = 16
+    recognises = staticmethod(recognises)
+    check = staticmethod(check_boxes)
+    write_clean = staticmethod(write_clean)
+    predict_files = staticmethod(show_detections)
     conclude = staticmethod(conclude_boxes)
     max_epochs = 2000  # few images, of which each is seen otherwise every time
     pretrained = "hf:facebook/detr-resnet-50"
     evaluation_share = 0.4  # of a train step that an evaluation of as many images takes
 
-    def predict_files(self, files: Sequence[str], options: FileOptions) -> FileResults:
-        return show_detections(files, options)
-
     def draw_findings(self, path: Path, dataset: BoxDataset, verdict: Verdict) -> None:
         write_box_page(path, dataset, verdict)
-
-    def write_clean(self, dataset: BoxDataset, folder: Path) -> Fixed:
-        return write_clean(dataset, folder)
-
-    def recognises(self, source: str) -> int:
-        return recognises(source)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> BoxDataSettings:
         """Return settings with a size that opening does not use: a model reads images of any size."""
@@ -99,18 +90,9 @@ class DetectionTask(Task):
     def open(self, data: BoxDataSettings) -> BoxDataset:
         return open_boxes(data.source, settings=data)
 
-    def check(self, dataset: BoxDataset, progress: Progress | None = None) -> Verdict:
-        return check_boxes(dataset, progress=progress)
-
     def choose(
         self, dataset: BoxDataset, asked: DetectionExperiment, request: ModelRequest
     ) -> tuple[Experiment, list[Choice]]:
-        if not len(dataset.train):
-            raise DataError(
-                f"{dataset.source} has no image to train on",
-                expected="a training split with boxes",
-                remedy="Name the folder that holds the training annotations too",
-            )
         start = load_start_or_encoder(asked.weights, request.get("backbone") or request.name, task=self.name)
         return choose(dataset, inspect_machine(), request, start=start, asked=asked)
 
@@ -134,16 +116,13 @@ class DetectionTask(Task):
         objective = DetectionObjective(
             len(dataset.class_names), preprocessing, experiment.task, scoring=config.scoring
         )
-        validation = None
-        if len(dataset.validation):  # the confidence threshold is chosen on them, even if no curve is
-            validation = BoxSource(dataset.validation, preprocessing, cache=train.cache)
         return Parts(
             dataset=dataset,
             objective=objective,
             final_objective=objective,
             model=model,
             train=BoxSource(dataset.train, preprocessing, experiment.augment, cache=train.cache),
-            validation=validation,
+            validation=BoxSource(dataset.validation, preprocessing, cache=train.cache),
             test=BoxSource(dataset.test, preprocessing),
             preprocessing=preprocessing,
             class_names=dataset.class_names,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.data.dataset import Progress
 from vitrail.data.findings import Finding, Verdict, counted, judge
 from vitrail.data.image_checks import find_similar_names, find_uneven_classes
 from vitrail.tasks.classification.doctor import find_duplicates, find_missing_classes
@@ -78,7 +79,7 @@ class ExaminedTexts:
         return tuple(self.class_names[index] for index in np.flatnonzero(chosen))
 
 
-def check_texts(dataset: TextDataset) -> Verdict:
+def check_texts(dataset: TextDataset, progress: Progress | None = None) -> Verdict:
     """Examine every text of every split; return findings, errors first, and the texts to leave out."""
     examined = ExaminedTexts(dataset)
     return judge(dataset, examined, CHECKS, exclude=examined.empty)

@@ -9,8 +9,6 @@ from typing import Any
 
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
-from vitrail.data.dataset import Progress
-from vitrail.data.findings import Verdict
 from vitrail.data.text.subwords import SentencePieceSubwords, vocabulary_from_files, vocabulary_to_files
 from vitrail.data.text_preprocessing import TextPreprocessing
 from vitrail.engines.loading import load_start
@@ -74,21 +72,17 @@ class LabellingTask(Task):
     explains_texts = True
     unit = "tokens"
     evaluation_batch = 8192  # tokens
+    recognises = staticmethod(recognises)
+    check = staticmethod(check_texts)
     max_epochs = 40
     pretrained = "hf:google-bert/bert-base-uncased"
     evaluation_share = 0.35  # of a train step, for a forward pass of the same batch
-
-    def recognises(self, source: str) -> int:
-        return recognises(source)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> TextDataSettings:
         return TextDataSettings(source=source)
 
     def open(self, data: TextDataSettings) -> TextDataset:
         return open_texts(data.source, settings=data)
-
-    def check(self, dataset: TextDataset, progress: Progress | None = None) -> Verdict:
-        return check_texts(dataset)
 
     def choose(
         self, dataset: TextDataset, asked: LabellingExperiment, request: ModelRequest
@@ -112,7 +106,7 @@ class LabellingTask(Task):
     def assemble(
         self, experiment: LabellingExperiment, dataset: TextDataset, files: Mapping[str, bytes]
     ) -> Parts:
-        data, train = experiment.data, experiment.train
+        data = experiment.data
         check_num_classes(experiment, dataset)
         _check_labels(dataset, experiment.model.labels)
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
@@ -134,7 +128,7 @@ class LabellingTask(Task):
             final_objective=objective,
             model=build_model(experiment, pretrained),
             train=sources["train"],
-            validation=sources["validation"] if len(dataset.validation) and train.validations else None,
+            validation=sources["validation"],
             test=sources["test"],
             preprocessing=preprocessing,
             class_names=dataset.class_names,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vitrail.data.dataset import Progress
 from vitrail.data.findings import Finding, FindingTexts, Severity, Verdict, judge, number_of
 from vitrail.data.text.scripts import (
     CONTROL,
@@ -53,7 +54,7 @@ FAULTS: dict[str, Callable[[Characters], np.ndarray]] = {
 TEXTS = FindingTexts(__file__)
 
 
-def check_pairs(dataset: PairDataset) -> Verdict:
+def check_pairs(dataset: PairDataset, progress: Progress | None = None) -> Verdict:
     """Examine every pair of every split.
 
     Returns:

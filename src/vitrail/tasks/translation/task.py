@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vitrail.core.config import Config
-from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.dataset import Progress
-from vitrail.data.findings import Verdict
+from vitrail.core.errors import ConfigError
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.engines.loading import load_start
@@ -57,12 +55,11 @@ class TranslationTask(Task):
     explains_texts = True
     unit = "tokens"
     evaluation_batch = 8192  # tokens
+    recognises = staticmethod(recognises)
+    check = staticmethod(check_pairs)
     conclude = staticmethod(conclude_translations)
     max_epochs = 200
     evaluation_share = 2.0  # of a train step, for decoding the same number of pairs
-
-    def recognises(self, source: str) -> int:
-        return recognises(source)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> PairDataSettings:
         """With the languages of a saved model."""
@@ -74,18 +71,9 @@ class TranslationTask(Task):
     def open(self, data: PairDataSettings) -> PairDataset:
         return open_pairs(data.source, settings=data)
 
-    def check(self, dataset: PairDataset, progress: Progress | None = None) -> Verdict:
-        return check_pairs(dataset)
-
     def choose(
         self, dataset: PairDataset, asked: TranslationExperiment, request: ModelRequest
     ) -> tuple[Experiment, list[Choice]]:
-        if not len(dataset.train):
-            raise DataError(
-                f"{dataset.source} has no pair to train on",
-                expected="a training split, or files that are not named as a test",
-                remedy="Name the folder that holds the training files too, or rename the file",
-            )
         pretrained = load_start(asked.weights, request.name, task=self.name)
         return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
@@ -106,16 +94,13 @@ class TranslationTask(Task):
     def assemble(
         self, experiment: TranslationExperiment, dataset: PairDataset, files: Mapping[str, bytes]
     ) -> Parts:
-        data, train, settings = experiment.data, experiment.train, experiment.task
+        data, settings = experiment.data, experiment.task
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         preprocessing = _preprocessing(data, dataset)
         if pretrained is not None:
             preprocessing = PairPreprocessing.from_tree(pretrained.preprocessing)
         vocabulary = PairVocabulary.from_files(files)
         model = build_model(experiment, pretrained)
-        validation = None
-        if len(dataset.validation) and train.validations:
-            validation = PairSource(dataset.validation, vocabulary, preprocessing)
         source = PairSource(
             dataset.train,
             vocabulary,
@@ -130,7 +115,7 @@ class TranslationTask(Task):
             final_objective=TranslationObjective(vocabulary, preprocessing, search=settings.search),
             model=model,
             train=source,
-            validation=validation,
+            validation=PairSource(dataset.validation, vocabulary, preprocessing),
             test=PairSource(dataset.test, vocabulary, preprocessing),
             preprocessing=preprocessing,
             class_names=(),
