@@ -51,8 +51,8 @@ def test_the_true_format_is_found_and_read(claimed: str, layout: str, unit: str)
     true = layout if unit == "pixels" else f"{layout}_shares"
     read_as_claimed = read(write(boxes, layout, unit), claimed).astype(np.float32)
 
-    suspicion, contradictions, mixture = judge_format(dataset_of(read_as_claimed, claimed))
-    assert (contradictions, mixture) == ({}, None)
+    suspicion, mixed = judge_format(dataset_of(read_as_claimed, claimed))
+    assert mixed == ()
 
     if claimed == true:
         assert suspicion is None
@@ -67,20 +67,20 @@ def test_the_true_format_is_found_and_read(claimed: str, layout: str, unit: str)
 def test_few_boxes_prove_nothing() -> None:
     inverted = true_boxes(4)[:, [2, 3, 0, 1]]
 
-    assert judge_format(dataset_of(inverted, "xyxy")) == (None, {}, None)
+    assert judge_format(dataset_of(inverted, "xyxy")) == (None, ())
 
 
 def test_noise_fits_no_format_and_is_not_suspected() -> None:
     noise = np.random.default_rng(0).uniform(-300, 300, size=(50, 4))
 
-    assert judge_format(dataset_of(noise, "xywh")) == (None, {}, None)
+    assert judge_format(dataset_of(noise, "xywh")) == (None, ())
 
 
 def test_a_few_bad_boxes_do_not_cast_suspicion() -> None:
     boxes = true_boxes()
     boxes[:3] += 500
 
-    assert judge_format(dataset_of(boxes, "xyxy")) == (None, {}, None)
+    assert judge_format(dataset_of(boxes, "xyxy")) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,11 @@ def test_single_boxes_in_another_format_are_found(claimed: str, other: str, shar
     wrong = slice(int(share * 100))
     numbers[wrong] = write(true_boxes(100)[wrong], other.split("_")[0], unit)
 
-    suspicion, contradictions, mixture = judge_format(dataset_of(read(numbers, claimed), claimed))
+    suspicion, (mixed,) = judge_format(dataset_of(read(numbers, claimed), claimed))
 
-    assert (suspicion, contradictions) == (None, {})
-    assert mixture is not None
-    assert (mixture.format, mixture.other, mixture.total) == (claimed, other, 100)
-    assert 3 <= mixture.against <= share * 100
+    assert suspicion is None
+    assert (mixed.claimed, mixed.likely, mixed.total, mixed.splits) == (claimed, other, 100, ("train",))
+    assert 3 <= mixed.against <= share * 100
 
 
 def test_objects_that_pass_the_edge_are_no_other_format() -> None:
@@ -107,5 +106,5 @@ def test_objects_that_pass_the_edge_are_no_other_format() -> None:
     boxes[:20, [2, 3]] += 25
     boxes[20:30, [0, 1]] -= 15
 
-    assert judge_format(dataset_of(boxes, "xywh")) == (None, {}, None)
-    assert judge_format(dataset_of(boxes, "xyxy")) == (None, {}, None)
+    assert judge_format(dataset_of(boxes, "xywh")) == (None, ())
+    assert judge_format(dataset_of(boxes, "xyxy")) == (None, ())

@@ -411,18 +411,25 @@ def test_splits_of_two_formats_are_told_and_no_copy_is_made(
         ("yolo", cxcywh_shares, in_shares(as_corners)),
     ],
 )
+@pytest.mark.parametrize(
+    ("drawn", "whose"),
+    [(False, r"boxes of the train split of .* 36 boxes"), (True, r"some boxes of .* 60 boxes")],
+)
 def test_boxes_of_two_formats_in_one_split_are_refused(
-    tmp_path: Path, layout: str, own: Callable, other: Callable
+    tmp_path: Path, layout: str, own: Callable, other: Callable, drawn: bool, whose: str
 ) -> None:
     def numbers(box: list[float], size: tuple[int, int]) -> list[float]:
         return (other if box[2] % 4 == 0 else own)(box, size)
 
-    source = WRITERS[layout](tmp_path / "set", make_scenes(), to_numbers=numbers)
+    scenes = make_scenes()
+    for scene in scenes if drawn else ():
+        scene.split = "train"
+    source = WRITERS[layout](tmp_path / "set", scenes, to_numbers=numbers)
 
-    (error,) = check_boxes(open_boxes(source)).of("error")
-    assert error.check == "mixed-boxes"
-    assert error.items
-    with pytest.raises(DataError, match=r"has some boxes in another format .* of 60 boxes cannot lie"):
+    errors = check_boxes(open_boxes(source)).of("error")
+    assert {error.check for error in errors} == {"mixed-formats"}
+    assert all(error.items for error in errors)
+    with pytest.raises(DataError, match=f"{whose} cannot lie"):
         fix(source, tmp_path / "clean")
     assert not (tmp_path / "clean").exists()
 

@@ -35,7 +35,6 @@ class AnnotatedBox(NamedTuple):
     """Its class, by id or name."""
     is_crowd: bool = False
     """Whether it stands for a group."""
-    is_difficult: bool = False
     area: float = 0.0
     """Of the object's outline, in pixels of the annotated size; 0 where the source has none."""
 
@@ -233,7 +232,6 @@ def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> Ra
     boxes_by_id: Counter[int] = Counter()
     unknown: dict[str, UnknownBoxes] = {}
     malformed: dict[str, int] = {}
-    difficult: dict[str, tuple[int, ...]] = {}
     claimed: dict[str, tuple[int, int]] = {}
     assembled: dict[SplitName, BoxSplit] = {}
     for split, annotated in reading.annotated.items():
@@ -250,9 +248,6 @@ def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> Ra
                 )
             if entry.num_malformed:
                 malformed[entry.name] = entry.num_malformed
-            if any(box.is_difficult for box in named):
-                reading.note("difficult", entry.name)
-                difficult[entry.name] = tuple(i for i, box in enumerate(named) if box.is_difficult)
             if entry.claimed_size is not None:
                 claimed[entry.name] = entry.claimed_size
             kept.append(named)
@@ -275,7 +270,6 @@ def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> Ra
         annotations_without_image=tuple(reading.without_image),
         images_without_annotations=tuple(reading.without_annotations),
         unlisted_images=reading.unlisted(),
-        difficult=difficult,
     )
     noted = (finding(check, items) for check, items in reading.notes.items())
     class_ids = classes.ids or tuple(range(len(classes.names)))

@@ -3,8 +3,8 @@
 Where a source names no format, ``choose_format`` takes the one in which the boxes lie in their images. Where
 it claims one, ``judge_format`` recovers the stored numbers from what the reader made of them and reads them
 in every format. Another one is suspected only if the claimed one fails for many boxes of all splits together
-and it fits nearly all: a small split alone may fit several. A split clearly in another format is reported
-apart.
+and it fits nearly all: a small split alone may fit several. Boxes that clearly have another format than the
+rest are reported apart.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from jaxtyping import Bool, Float, Float64, Int64
 
 from vitrail.core.boxes import xyxy_to_cxcywh, xyxy_to_xywh
 from vitrail.data.findings import Finding, Severity, number_of
+from vitrail.data.image_checks import OF_THE_SOURCE
 from vitrail.tasks.detection.assembly import to_pixels
 from vitrail.tasks.detection.dataset import BoxDataset, BoxFormat, BoxSplit
 
 FITS = 0.98  # share of the boxes that must lie in their images
 FAILS = 0.9  # the claimed format fits fewer boxes than this share
 MIN_BOXES = 5  # of the source; fewer prove nothing
-MIN_AGAINST = 3  # boxes that speak against the format of the others
-MIXED = 0.01  # of the boxes must speak so for a source of several formats
+MIN_AGAINST, MIXED = 3, 0.01  # boxes of a split, and share of them, that prove it to be of several formats
 TOLERANCE_PX, TOLERANCE_SHARE = 2.0, 0.01  # how far a box may pass the edge and still lie in its image
 USUAL: BoxFormat = "xywh"  # what the documentation of Hugging Face data sets shows for detection
 LAYOUTS = {
@@ -73,37 +73,22 @@ def choose_format(
 
 
 class Suspicion(NamedTuple):
-    """The format that boxes seem to have instead of the claimed one, or of that of the other splits."""
+    """Another format that boxes seem to have."""
 
     claimed: BoxFormat
-    """What the source claims, or what it has as a whole."""
+    """What they were read as, or, of some boxes of a source, the format of the rest."""
     likely: BoxFormat
-    claimed_fit: float
-    """Share of the boxes that lie in their images when read as claimed, 0..1."""
-    likely_fit: float
-    """The same, in the likely format."""
-
-    def explain(self) -> str:
-        return (
-            f"read as {_describe(self.claimed)}, {self.claimed_fit:.0%} of the boxes lie in their images; "
-            f"as {_describe(self.likely)}, {self.likely_fit:.0%}"
-        )
-
-
-class Mixture(NamedTuple):
-    """Boxes of another format among those of a split."""
-
-    format: BoxFormat
-    """Of most boxes."""
-    other: BoxFormat
     against: int
-    """Number of boxes outside their images in the first format, and inside in the other one."""
+    """Number of boxes outside their images as claimed, and inside in the likely format."""
     total: int
+    whose: str = "the boxes"
+    splits: tuple[str, ...] = ()
+    """The splits of mixed formats."""
 
     def explain(self) -> str:
         return (
-            f"read as {_describe(self.format)}, {self.against} of {number_of(self.total, 'box')} cannot lie "
-            f"in their images; as {_describe(self.other)}, they can"
+            f"read as {_describe(self.claimed)}, {self.against} of {number_of(self.total, 'box')} cannot lie "
+            f"in their images; as {_describe(self.likely)}, they can"
         )
 
 
@@ -112,29 +97,27 @@ class FormatJudgement(NamedTuple):
 
     suspicion: Suspicion | None
     """Against the format that the source claims, from the boxes of all splits together."""
-    contradictions: dict[str, Suspicion]
-    """By name of each split whose format differs from the source as a whole."""
-    mixture: Mixture | None = None
-    """Within splits, if no split as a whole differs."""
+    mixed: tuple[Suspicion, ...]
+    """Against boxes of single splits, whose format is not that of the source as a whole."""
 
 
 def judge_format(dataset: BoxDataset) -> FormatJudgement:
-    """Judge the boxes of all splits together, whether each split agrees with that, then single boxes."""
-    claimed, suspicion = dataset.facts.box_format, None
-    together = _fits(dataset.splits.values(), claimed)
-    if len(together[claimed]) >= MIN_BOXES:
-        fitting = np.any(list(together.values()), axis=0)  # a box that fits in no format proves nothing
-        if fitting.mean() >= FAILS:
-            suspicion = _suspect(together, claimed, fitting)
+    """Judge the boxes of all splits together, then those of each split of the source against that."""
+    claimed, splits = dataset.facts.box_format, dataset.splits
+    together = _fits(splits.values(), claimed)
+    suspicion = _suspect(together, claimed)
     reading = claimed if suspicion is None else suspicion.likely
-    contradictions = {}
-    for name, split in dataset.splits.items():
-        fits = _fits([split], claimed)
-        if (fits[_likely(fits, reading)] & ~fits[reading]).sum() >= MIN_AGAINST:
-            against = _suspect(fits, reading, np.any(list(fits.values()), axis=0))
-            if against is not None:
-                contradictions[name] = against
-    return FormatJudgement(suspicion, contradictions, None if contradictions else _mixture(together, reading))
+    origins = {"validation": dataset.validation_origin, "test": dataset.test_origin}
+    own = [name for name, origin in origins.items() if origin.startswith(OF_THE_SOURCE)]
+    drawn_from = tuple(name for name in splits if name not in own)  # the source's training split
+    mixed = []
+    for names in (drawn_from, *((name,) for name in own)):
+        fits = _fits((splits[name] for name in names), claimed)
+        whose = f"boxes of the {names[0]} split" if own else "some boxes"
+        mixed.append(_find_others(fits, reading, whose, names))
+    if not any(mixed):
+        mixed = [_find_others(together, reading, "some boxes", tuple(splits))]
+    return FormatJudgement(suspicion, tuple(filter(None, mixed)))
 
 
 def reread_boxes(
@@ -144,15 +127,20 @@ def reread_boxes(
     return to_pixels(_stored(boxes_xyxy, sizes, suspicion.claimed), suspicion.likely, sizes)
 
 
-def _suspect(fits: dict[BoxFormat, np.ndarray], claimed: BoxFormat, fitting: np.ndarray) -> Suspicion | None:
+def _suspect(fits: dict[BoxFormat, np.ndarray], claimed: BoxFormat) -> Suspicion | None:
     """Suspect another format if the claimed one fails for many boxes and it fits nearly all."""
-    likely = _likely(fits, claimed)
-    if fits[claimed][fitting].mean() >= FAILS or fits[likely][fitting].mean() < FITS:
+    fitting = np.any(list(fits.values()), axis=0)  # a box that fits in no format proves nothing
+    # In a tie, the format of the claimed layout.
+    likely = max(fits, key=lambda name: (fits[name].sum(), name.split("_")[0] == claimed.split("_")[0]))
+    is_proven = len(fitting) >= MIN_BOXES and fitting.mean() >= FAILS
+    if not is_proven or fits[claimed][fitting].mean() >= FAILS or fits[likely][fitting].mean() < FITS:
         return None
-    return Suspicion(claimed, likely, float(fits[claimed].mean()), float(fits[likely].mean()))
+    return Suspicion(claimed, likely, int((fits[likely] & ~fits[claimed]).sum()), len(fitting))
 
 
-def _mixture(fits: dict[BoxFormat, np.ndarray], reading: BoxFormat) -> Mixture | None:
+def _find_others(
+    fits: dict[BoxFormat, np.ndarray], reading: BoxFormat, whose: str, splits: tuple[str, ...]
+) -> Suspicion | None:
     """Find a format in which nearly all boxes lie in their images that do not as they are read.
 
     Centres in pixels are no such format: read so, most boxes that pass the edge a little lie inside.
@@ -163,12 +151,7 @@ def _mixture(fits: dict[BoxFormat, np.ndarray], reading: BoxFormat) -> Mixture |
     other = max(others, key=against.__getitem__)
     if against[other] < max(MIN_AGAINST, MIXED * total, FAILS * is_outside.sum()):
         return None
-    return Mixture(reading, other, against[other], total)
-
-
-def _likely(fits: dict[BoxFormat, np.ndarray], preferred: BoxFormat) -> BoxFormat:
-    """Return the format that fits most boxes; in a tie, that of the preferred layout."""
-    return max(fits, key=lambda name: (fits[name].sum(), name.split("_")[0] == preferred.split("_")[0]))
+    return Suspicion(reading, other, against[other], total, whose, splits)
 
 
 def _fits(splits: Iterable[BoxSplit], claimed: BoxFormat) -> dict[BoxFormat, np.ndarray]:

@@ -146,8 +146,6 @@ class SourceFacts:
     """Images of the splits without annotations, kept as images without boxes, as the format says."""
     unlisted_images: tuple[str, ...] = ()
     """Image files that are not used, since no annotation or list mentions them."""
-    difficult: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By image name, the boxes that Pascal VOC marks as difficult; here they are boxes like others."""
 
     @property
     def boxes_of_unknown_class(self) -> dict[str, int]:

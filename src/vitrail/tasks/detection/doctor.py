@@ -23,7 +23,6 @@ from vitrail.data.image_checks import (
     find_wrong_suffixes,
 )
 from vitrail.tasks.detection.assembly import id_shift
-from vitrail.tasks.detection.box_format import Mixture, Suspicion
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.faults import find_faults, find_twins, order_corners
 from vitrail.tasks.detection.findings import finding, listed
@@ -49,22 +48,21 @@ def check_boxes(dataset: BoxDataset, progress: Progress | None = None) -> Verdic
 
 def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Boxes whose numbers cannot be what the format claims and fit another one, or fit several."""
-    suspicion, contradictions, mixture = examined.format
+    suspicion, mixed = examined.format
     table = examined.table
-
-    def told(check: str, why: Suspicion | Mixture, chosen: np.ndarray, split: str = "") -> Finding:
-        indices = np.flatnonzero(chosen)
-        named = map(examined.name_box, indices[:MAX_LISTED].tolist())
-        return finding(check, named, count=len(indices), why=why.explain(), split=split)
-
-    for split, against in contradictions.items():
-        is_of_split = np.array([image.split == split for image in examined.images], dtype=bool)
-        yield told("mixed-formats", against, is_of_split[table.image], split=split)
-    if mixture is not None:
+    for each in mixed or filter(None, [suspicion]):
         faults = find_faults(table.boxes_xyxy, table.sizes)
-        yield told("mixed-boxes", mixture, faults.inverted | faults.outside | faults.beyond_edge)
-    elif suspicion is not None and not contradictions:
-        yield told("wrong-format", suspicion, np.ones(len(table.image), dtype=bool))
+        cannot_lie = faults.inverted | faults.outside | faults.beyond_edge
+        indices = np.flatnonzero(
+            cannot_lie & np.isin(table.split, each.splits) if mixed else table.image >= 0
+        )
+        yield finding(
+            "mixed-formats" if mixed else "wrong-format",
+            map(examined.name_box, indices[:MAX_LISTED].tolist()),
+            count=len(indices),
+            whose=each.whose,
+            why=each.explain(),
+        )
 
 
 def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:

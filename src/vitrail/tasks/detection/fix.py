@@ -112,14 +112,12 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
     items: Items = defaultdict(list)
     dataset = _give_classes(dataset, items)
     examined = inspect_boxes(dataset)
-    for split, against in {**examined.format.contradictions, "": examined.format.mixture}.items():
-        if against is not None:
-            whose = f"the {split} split of {dataset.source} has" if split else f"{dataset.source} has some"
-            raise DataError(
-                f"{whose} boxes in another format than the rest: {against.explain()}",
-                expected="boxes of one format",
-                remedy="Write all boxes in one format; which one is right cannot be known from the numbers",
-            )
+    for against in examined.format.mixed:
+        raise DataError(
+            f"{against.whose} of {dataset.source} have another format than the rest: {against.explain()}",
+            expected="boxes of one format",
+            remedy="Write all boxes in one format; which one is right cannot be known from the numbers",
+        )
     items["unreadable"] += sorted(examined.unreadable)
     kept = list(_mended(examined, items))
     if not kept:

@@ -126,6 +126,8 @@ class BoxTable(NamedTuple):
 
     image: Int64[np.ndarray, " n"]
     """Index of each box's image among the readable images."""
+    split: np.ndarray
+    """Name of its split."""
     number: Int64[np.ndarray, " n"]
     """Index of the box in its image."""
     boxes_xyxy: Float[np.ndarray, "n 4"]
@@ -159,6 +161,7 @@ class ExaminedBoxes(SeenImages):
         sizes = np.array([image.frame.size for image in self.images], dtype=np.int64).reshape(-1, 2)
         return BoxTable(
             image=np.repeat(np.arange(len(counts)), counts),
+            split=np.repeat(np.array([image.split for image in self.images], dtype=object), counts),
             number=_join([np.arange(count) for count in counts], np.int64),
             boxes_xyxy=_join([image.boxes_xyxy for image in self.images], np.float32, (4,)),
             sizes=np.repeat(sizes, counts, axis=0),
@@ -174,10 +177,11 @@ class ExaminedBoxes(SeenImages):
     @cached_property
     def is_judged(self) -> Bool[np.ndarray, " n"]:
         """True for each box of a split whose boxes are in the format that they were read in."""
-        suspicion, contradictions, mixture = self.format
-        misread = self.dataset.splits if suspicion or mixture else contradictions
-        is_judged = np.array([image.split not in misread for image in self.images], dtype=bool)
-        return is_judged[self.table.image]
+        suspicion, mixed = self.format
+        misread = (
+            [name for each in mixed for name in each.splits] if suspicion is None else [*self.dataset.splits]
+        )
+        return ~np.isin(self.table.split, misread)
 
     @cached_property
     def faults(self) -> BoxFaults:
@@ -211,8 +215,8 @@ class ExaminedBoxes(SeenImages):
 
     @cached_property
     def per_class(self) -> dict[str, np.ndarray]:
-        splits = np.array([image.split for image in self.images], dtype=object)[self.table.image]
-        usable = {name: self.table.labels[(splits == name) & self.is_object] for name in self.dataset.splits}
+        split, labels = self.table.split, self.table.labels
+        usable = {name: labels[(split == name) & self.is_object] for name in self.dataset.splits}
         return {name: np.bincount(labels, minlength=len(self.class_names)) for name, labels in usable.items()}
 
     @property

@@ -121,8 +121,7 @@ def test_difficult_boxes_are_noted(tmp_path: Path) -> None:
     second = text.index("<difficult>0", text.index("<difficult>0") + 1)
     file.write_text(text[:second] + "<difficult>1" + text[second + len("<difficult>0") :])
     raw = VOC.read(tmp_path)
-    assert raw.facts.difficult == {"scene3.png": (1,)}
-    assert [finding.check for finding in raw.findings] == ["difficult"]
+    assert [(finding.check, finding.items) for finding in raw.findings] == [("difficult", ("scene3.png",))]
     assert raw.splits["train"].num_boxes == 6
 
 

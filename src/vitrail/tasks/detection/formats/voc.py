@@ -163,8 +163,9 @@ def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
                 _numbers(found.find("bndbox"), CORNERS),
                 name,
                 f"{called}: object {position} ({name or 'without a name'})",
-                is_difficult=(found.findtext("difficult") or "").strip() == "1",
             )
+        if any((mark.text or "").strip() == "1" for mark in content.iterfind("object/difficult")):
+            reading.note("difficult", entry.name)
         images.append(entry)
     return num_read
 
