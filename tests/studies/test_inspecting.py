@@ -153,7 +153,7 @@ def test_unusable_requests_are_refused(saved: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--method", "rollout"], "--method requires a file. Expected no --method otherwise. See vitrail"),
-        (["--layer", "0", "--head", "1"], "--layer and --head require a file"),
+        (["--layer", "1", "--head", "1"], "--layer and --head require a file"),
         (["a.png", "--data", "digits"], "--data requires RUN alone, without files"),
         (["--images", "0"], "Must be >= 1"),
         (["-o", "learned.txt"], "ends in .html, .png, .svg or .pdf"),

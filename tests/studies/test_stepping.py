@@ -57,15 +57,15 @@ def check_steps(steps: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "num_tokens", "head", "where"),
     [
-        ("vit_b16", VIT, 25, 0, "layer 1, attention, head 1"),
-        ("swin_t", {**SWIN, "patch_size": 4}, 24, -1, "stage 1, layer 1, attention"),
+        ("vit_b16", VIT, 25, 1, "layer 1, attention, head 1"),
+        ("swin_t", {**SWIN, "patch_size": 4}, 24, -1, "layer 1 (stage 1), attention"),
     ],
 )
 def test_the_steps_of_an_image_follow_from_each_other(
     name: str, changes: dict, num_tokens: int, head: int, where: str, photo: Path, tmp_path: Path
 ) -> None:
     loaded = classifier(name, changes)
-    options = ExplainOptions(tmp_path / "steps.svg", layer=0, head=head)
+    options = ExplainOptions(tmp_path / "steps.svg", layer=1, head=head)
 
     found = explain_steps(TASKS["classification"], loaded, str(photo), options, tokens=range(num_tokens))
 
@@ -95,7 +95,7 @@ def test_few_tokens_are_shown_with_their_places(photo: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("part", "masked"), [("cross", False), ("source", False), ("target", True)])
 def test_the_steps_of_a_sentence_follow_from_each_other(part: str, masked: bool, tmp_path: Path) -> None:
-    options = ExplainOptions(tmp_path / "steps.png", target="ein hund", layer=0, head=1)
+    options = ExplainOptions(tmp_path / "steps.png", target="ein hund", layer=1, head=2)
 
     found = explain_steps(TASKS["translation"], small_translator(), "a dog runs", options, part=part)
 
@@ -110,8 +110,8 @@ def test_the_steps_of_a_sentence_follow_from_each_other(part: str, masked: bool,
     ("changes", "tokens", "message"),
     [
         ({"output": Path("steps.html")}, None, r"ends in \.png, \.svg or \.pdf"),
-        ({"layer": 2}, None, "no layer 2"),
-        ({"head": 3}, None, "no head 3"),
+        ({"layer": 3}, None, "no layer 3"),
+        ({"head": 0}, None, "no head 0 in layer 2, attention. Expected 1, the first, to 3,"),
         ({}, [25], "no token 25"),
     ],
 )
@@ -131,7 +131,7 @@ def test_the_command_prints_numbers(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("vitrail.engines.loading.load_any", lambda run: classifier("vit_b16", VIT))
-    command = ["explain", "somewhere", str(photo), "--steps", "--layer", "0", "--head", "2"]
+    command = ["explain", "somewhere", str(photo), "--steps", "--layer", "1", "--head", "3"]
 
     assert main([*command, "--tokens", "0,3", "--json"]) == 0
     matrices = {each["name"]: each for each in json.loads(capsys.readouterr().out)["matrices"]}

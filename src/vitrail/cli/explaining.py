@@ -63,8 +63,8 @@ def explain(
             given several times.
         target: Translation or caption to explain, instead of the model's own.
         subwords: Translators: show the alignment of subwords alone. Default: that of words first.
-        layer: Layer whose attention is shown, counted from 0, negative from the end.
-        head: Head of that layer, counted from 0. Default: the mean.
+        layer: Layer whose attention is shown, counted from 1 as on the page, or -1, the last.
+        head: Head of that layer, counted from 1. Default: the mean.
         method: Shown first: rollout through all layers, attention of the last, or class-specific: relevance
             (gradients times attention), gradient_input, occlusion or integrated_gradients.
         class_: Class for the class-specific methods. Default: the most probable one.

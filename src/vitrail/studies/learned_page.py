@@ -21,7 +21,7 @@ from vitrail.interpret.learned import (
     position_similarity,
     principal_filters,
 )
-from vitrail.interpret.viewer.maps import layer_title
+from vitrail.interpret.viewer.maps import layer_titles
 from vitrail.report.page import section, table, write_page
 from vitrail.report.plots import COLOURS, check_picture_path, is_picture
 from vitrail.report.tiles import (
@@ -104,13 +104,13 @@ LAYER_HEADER = ("layer", "heads", "distance, px", "entropy (1 = even)", "entropy
 def layer_table(heads: HeadFindings) -> tuple[list[str], list[list[str]]]:
     """Return the table of layers, without empty columns: layer, heads, distance and entropies."""
     rows = []
-    for each in heads.layers:
+    for each, title in zip(heads.layers, layer_titles(heads.layers), strict=True):
         ranges = (
             _range(each.distance_px, ".1f"),
             _range(each.entropy_shares, ".2f"),
             _range(each.entropy, ".2f"),
         )
-        rows.append([layer_title(each.layer, each.kind), str(len(each.entropy)), *ranges])
+        rows.append([title, str(len(each.entropy)), *ranges])
     filled = [place for place in range(len(LAYER_HEADER)) if any(row[place] for row in rows)]
     return [LAYER_HEADER[place] for place in filled], [[row[place] for place in filled] for row in rows]
 
@@ -212,10 +212,9 @@ def series_of(layers: Sequence[LayerHeads]) -> dict[str, list[LayerHeads]]:
     ['decoder, cross-attention']
     """
     series: dict[str, list[LayerHeads]] = {}
-    for each in layers:
-        words = layer_title(each.layer, each.kind).split(", ")
-        parts = [re.sub(r" ?\b(layer|stage) \d+$", "", word) for word in words]
-        series.setdefault(", ".join(filter(None, parts)), []).append(each)
+    for each, title in zip(layers, layer_titles(layers), strict=True):
+        kind = re.sub(r" ?\blayer \d+( \(stage \d+\))?", "", title).removeprefix(", ")
+        series.setdefault(kind, []).append(each)
     return series
 
 
@@ -341,8 +340,11 @@ def _head_groups(heads: HeadFindings) -> list[Group]:
             "Share of attention that two heads give to the same keys: one minus the total variation distance "
             f"of their rows, averaged over samples and up to {SIMILAR_QUERIES} evenly spaced queries of each."
         )
-        several = len(heads.groups) > 1
-        panels = [_similarity_panel(each, several) for each in heads.groups]
+        titles = dict(zip([each.layer for each in heads.layers], layer_titles(heads.layers), strict=True))
+        panels = []
+        for group in heads.groups:
+            ends = dict.fromkeys(titles[layer] for layer in (group.layers[0], group.layers[-1]))
+            panels.append(_similarity_panel(group, " to ".join(ends) if len(heads.groups) > 1 else ""))
         groups.append(Group("similarity", "Head similarity", note, panels))
     return groups
 
@@ -369,10 +371,9 @@ def _dots_panel(field: str, heading: str, y_label: str, layers: Sequence[LayerHe
     return Panel(heading, "", ("layer", y_label), draw, (4.6, 3.3))
 
 
-def _similarity_panel(group: HeadGroup, several: bool) -> Panel:
+def _similarity_panel(group: HeadGroup, title: str) -> Panel:
     values = group.similarity.double().numpy()
     edges = np.concatenate(([0], np.cumsum(group.num_heads)))
-    title = " to ".join(map(layer_title, dict.fromkeys((group.layers[0], group.layers[-1]))))
 
     def draw(axes: Axes, inks: Inks) -> None:
         show_map(axes, values, inks, (0.0, 1.0), "overlap")
@@ -386,6 +387,5 @@ def _similarity_panel(group: HeadGroup, several: bool) -> Panel:
             axis.set_ticks(centres[::stride], names[::stride])
 
     label = "heads, layer by layer"
-    title = title if several else ""
     name = f"Head similarity {title}".strip()
     return Panel(name, title, (label, label), draw, map_size(values))

@@ -67,7 +67,8 @@ def explain_steps(
             expected="a layer of attention, whose steps can be shown",
             remedy="Choose another one with --layer or --part, or leave out --steps",
         )
-    head = checked_index("head", options.head or 0, recorded.weights.shape[1])
+    number = 1 if options.head is None else options.head
+    head = maps.head_index(options.layer, number) or 0
     of_pairs = recorded.weights if steps.scores is None else steps.scores
     queries = _names(maps.queries, of_pairs.shape[-2], recorded.query_grid)
     keys = _names(maps.keys, of_pairs.shape[-1], recorded.grid)
@@ -75,7 +76,7 @@ def explain_steps(
     columns = rows if steps.context is None and len(keys) == len(queries) else _spread(keys, maps.keys)
     matrices = steps_matrices(recorded, head, queries, keys, rows=rows, columns=columns)
     answer = explanation.title if len(explanation.title) <= 60 else f"{explanation.title[:58]}.."
-    title = f"{answer}: {maps.title_of(options.layer, head)}"
+    title = f"{answer}: {maps.title_of(options.layer, number)}"
     figure = matrix_figure(matrices, title=title)
     atomic_write(options.output, to_picture(figure, options.output.suffix))
     return HeadSteps(title, matrices)

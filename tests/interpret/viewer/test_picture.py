@@ -89,8 +89,8 @@ def test_an_explanation_has_a_picture_of_what_it_is_about() -> None:
     assert of_image().sheet().height > 2 * 20
     assert of_boxes().still().width > 3 * 400  # all boxes, and each of two
     assert of_caption().still().width == 3 * 220 + 2 * 3  # the image, and each word but the end
-    assert of_text().still().width > of_text().still(layer=0, head=0).width
-    drawn = {of_caption().still(layer=layer).tobytes() for layer in (None, 0, 1)}
+    assert of_text().still().width > of_text().still(layer=1, head=1).width
+    drawn = {of_caption().still(layer=layer).tobytes() for layer in (None, 1, 2)}
     assert len(drawn) == 3  # the mean over layers is none of them
 
 
@@ -112,11 +112,11 @@ def test_an_explanation_is_drawn_in_vectors(explanation, suffix: str, tmp_path: 
 @pytest.mark.parametrize(
     ("explanation", "picks", "message"),
     [
-        (of_caption, {"layer": 2}, "no layer 2"),
-        (of_caption, {"head": 0}, "all layers together"),
-        (of_text, {"layer": 2}, "no layer 2"),
-        (of_text, {"layer": 0, "head": 5}, "no head 5"),
-        (of_boxes, {"layer": 0, "head": 3}, "no head 3 in decoder layer 1, cross-attention"),
+        (of_caption, {"layer": 3}, "no layer 3"),
+        (of_caption, {"head": 1}, "all layers together"),
+        (of_text, {"layer": 3}, "no layer 3"),
+        (of_text, {"layer": 1, "head": 6}, "no head 6"),
+        (of_boxes, {"layer": 1, "head": 4}, "no head 4 in decoder layer 1, cross-attention"),
     ],
 )
 def test_picks_that_do_not_exist_are_refused(explanation, picks: dict[str, int], message: str) -> None:

@@ -83,7 +83,7 @@ def test_reduced_keys_are_read_on_their_own_grid():
     first = shown.layers[0]
     assert (first.query_grid, first.grid) == ((8, 12), (2, 3))
     torch.testing.assert_close(
-        shown.relevance(layer=0, head=0), first.weights[0, 0].mean(dim=0).reshape(2, 3)
+        shown.relevance(layer=1, head=1), first.weights[0, 0].mean(dim=0).reshape(2, 3)
     )
     maps = shown.maps[0]
     assert maps.between_sides(first).shape == (1, 96, 6)
@@ -94,7 +94,7 @@ def test_a_class_token_is_read_where_it_is_and_the_mean_before():
     shown = _explain(_predictor("pvt_t", PVT))
     last, maps = shown.layers[-1], shown.maps[0]
     assert maps.reader == "class"
-    torch.testing.assert_close(shown.relevance(head=1), last.weights[0, 1, 0, 1:].reshape(1, 2))
+    torch.testing.assert_close(shown.relevance(head=2), last.weights[0, 1, 0, 1:].reshape(1, 2))
     assert [maps.reader_of(layer) for layer in maps.layers] == ["mean"] * 4 + ["class"]
     assert maps.between_sides(last).shape == (2, 2, 2)
 
@@ -287,12 +287,12 @@ def test_a_picture_shows_the_layer_and_the_head_that_were_named(
 ) -> None:
     image = image_folder / "red" / "red-0.png"
     pictures = {}
-    for layer, head in ((None, None), (0, None), (0, 1), (1, None)):
+    for layer, head in ((None, None), (1, None), (1, 2), (2, None)):
         output = tmp_path / f"{layer}-{head}.png"
         written = write(colours, [image], output, method="attention", layer=layer, head=head)
         assert written.files == (output,)
         pictures[layer, head] = output.read_bytes()
-    assert pictures[None, None] == pictures[1, None], "the last one by default"
+    assert pictures[None, None] == pictures[2, None], "the last one by default"
     assert len(set(pictures.values())) == 3
 
 
@@ -302,7 +302,7 @@ def test_a_picture_shows_the_layer_and_the_head_that_were_named(
         ("red", "out.png", {}, "5 images were to be explained"),
         ("red", "out.html", {"method": "rolout"}, "Did you mean 'rollout'"),
         *(
-            ("red/red-0.png", name, {"method": method, "layer": 0}, r"a layer or a head was named for the")
+            ("red/red-0.png", name, {"method": method, "layer": 1}, r"a layer or a head was named for the")
             for name, method in (("out.html", "rollout"), ("out.png", "rollout"), ("out.png", "relevance"))
         ),
     ],

@@ -121,8 +121,8 @@ def test_explanation_agrees_with_the_prediction(run: Path, image_folder: Path) -
 def test_explanation_shows_what_the_pooled_patches_attend_to(run: Path, image_folder: Path) -> None:
     explanation = Predictor(run).explain(image_folder / "red" / "red-0.png")
     weights = explanation.layers[0].weights[0]
-    one = explanation.relevance("attention", layer=0, head=1)
-    joined = explanation.relevance("attention", layer=0, fusion="max")
+    one = explanation.relevance("attention", layer=1, head=2)
+    joined = explanation.relevance("attention", layer=1, fusion="max")
     rollout = explanation.relevance()
     torch.testing.assert_close(one, weights[1].mean(0).reshape(3, 2))
     largest = weights.amax(0)
@@ -134,14 +134,19 @@ def test_class_token_models_are_read_at_the_class_token(tmp_path: Path, image_fo
     save_vit(tmp_path / "model", patch_size=4, class_token=True, pool="class")
     explanation = Predictor(tmp_path / "model").explain(image_folder / "red" / "red-0.png")
     torch.testing.assert_close(
-        explanation.relevance("attention", layer=1, head=0),
+        explanation.relevance("attention", layer=2, head=1),
         explanation.layers[1].weights[0, 0, 0, 1:].reshape(3, 2),
     )
 
 
 @pytest.mark.parametrize(
     ("choice", "message"),
-    [({"method": "magic"}, "magic"), ({"layer": 2}, "no layer 2"), ({"head": -3}, "no head .*-3")],
+    [
+        ({"method": "magic"}, "magic"),
+        ({"layer": 3}, "no layer 3"),
+        ({"layer": 0}, "no layer 0. Expected 1, the first, to 2, or -1"),
+        ({"head": -3}, "no head .*-3"),
+    ],
 )
 def test_choices_that_do_not_exist_are_refused(
     run: Path, image_folder: Path, choice: dict[str, object], message: str

@@ -86,7 +86,7 @@ def test_rows_are_those_of_the_queries_that_answered_with_the_boxes(detr: Detect
         distances = (output.boxes[0] - xyxy_to_cxcywh(corners / sides)).abs().amax(dim=-1)
         query = int(distances.argmin())
         expected = crossing[1].weights[0, 2, query]
-        torch.testing.assert_close(explanation.attention(place, layer=1, head=2).flatten(), expected)
+        torch.testing.assert_close(explanation.attention(place, layer=2, head=3).flatten(), expected)
     mean = crossing[-1].weights[0].mean(dim=0)
     assert any(torch.allclose(explanation.attention(0).flatten(), row) for row in mean)
 
@@ -110,7 +110,7 @@ def test_places_attend_in_the_encoder(detr: Detector) -> None:
     recorded = explanation.part("encoder").layers[-1]
     rows, columns = recorded.query_grid or (0, 0)
 
-    looked = explanation.attention((0.99, 0.01), of="encoder", head=1)
+    looked = explanation.attention((0.99, 0.01), of="encoder", head=2)
 
     assert len(explanation.part("encoder").layers) == DETR["encoder_depth"]
     expected = recorded.weights[0, 1, (rows - 1) * columns].reshape(rows, columns)
@@ -132,9 +132,12 @@ def test_levels_of_a_layer_come_one_by_one_and_together() -> None:
 
     assert [each.layer for each in explanation.layers] == ["decoder, level 0", "decoder, level 1", "decoder"]
     assert [each.grid for each in explanation.layers] == [(4, 4), (2, 2), (4, 4)]
-    fine, coarse = (explanation.attention(1, layer=layer) for layer in (0, 1))
+    fine, coarse = (
+        each.weights[0, :, 1].mean(dim=0).unflatten(-1, each.grid) for each in explanation.layers[:2]
+    )
     spread = coarse.repeat_interleave(2, 0).repeat_interleave(2, 1) / 4
     torch.testing.assert_close(explanation.attention(1), fine + spread)
+    assert torch.equal(explanation.attention(1, layer=1), explanation.attention(1))
     assert [each.name for each in explanation.maps] == ["decoder"]
     assert "level 0 has the finest grid" in explanation.maps[0].note
 
@@ -171,8 +174,8 @@ def test_a_model_whose_boxes_are_read_without_attention_is_refused(layers: dict[
     ("choose", "message"),
     [
         (lambda each: each.attention(2), "no box 2"),
-        (lambda each: each.attention(0, layer=1), "no layer 1"),
-        (lambda each: each.attention(0, head=2), "no head 2 in decoder"),
+        (lambda each: each.attention(0, layer=2), "no layer 2"),
+        (lambda each: each.attention(0, head=3), "no head 3 in decoder"),
         (lambda each: each.attention((0.5, 0.5), of="encoder"), "no layer of the encoder"),
         (lambda each: each.attention((0.5, 1.5)), "lies outside of the image"),
     ],

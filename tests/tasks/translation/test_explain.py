@@ -156,7 +156,7 @@ def test_the_sharpest_layer_is_shown_first(explained: Explanation) -> None:
     assert explained.maps[0].first == first
     attention = explained.attention(of="cross")
     torch.testing.assert_close(attention, explained.part("cross").layers[first].weights[0].mean(0))
-    one = explained.attention(of="cross", layer=-1, head=0)
+    one = explained.attention(of="cross", layer=-1, head=1)
     torch.testing.assert_close(one, explained.part("cross").layers[-1].weights[0, 0])
 
 
@@ -177,7 +177,7 @@ def test_pictures_and_pages_are_written(translator: Translator, tmp_path: Path) 
     picture, page = ExplainOptions(tmp_path / "a.png"), ExplainOptions(tmp_path / "b.html")
     written = explain_texts(partial(explain, target=GERMAN[0]), [ENGLISH[0]], picture)
     explain_texts(explain, ENGLISH[:2], page)
-    written.explained[0].save(tmp_path / "c.png", layer=-1, head=0)
+    written.explained[0].save(tmp_path / "c.png", layer=-1, head=1)
 
     with Image.open(tmp_path / "a.png") as all_layers, Image.open(tmp_path / "c.png") as one_head:
         assert all_layers.width > 2 * one_head.width

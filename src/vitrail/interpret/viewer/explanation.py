@@ -197,8 +197,8 @@ class Explanation:
             method: ``rollout`` through all layers, the ``attention`` of one layer, or class-specific:
                 ``relevance`` (gradients times attention, all layers), ``gradient_input``, ``occlusion`` or
                 ``integrated_gradients``, which suit every model; None means ``method_for`` of the class.
-            layer, head: index for ``attention``; by default the last layer, and all heads fused. With either,
-                ``attention`` is the default method.
+            layer, head: for ``attention``, counted from 1 as in the titles, negative from the end; by default
+                the last layer, and all heads fused. With either, ``attention`` is the default method.
             fusion: of heads: mean, max or min.
             class_name: for class-specific methods; by default the most probable.
 
@@ -328,7 +328,7 @@ class Explanation:
 
         Args:
             method: for classifiers, as in ``relevance``.
-            layer, head: index of the only one shown.
+            layer, head: the only one shown, counted from 1.
         """
         if not self.reads_patches:
             return picture.still(self, pick)
@@ -345,7 +345,7 @@ class Explanation:
 
         Args:
             path: with the suffix of a picture format, or .html.
-            layer, head: index of the only one in a picture, and of the first on a page.
+            layer, head: the only one in a picture, and the first on a page, counted from 1.
 
         Raises:
             ConfigError: the suffix is of an unknown format, or as ``relevance``.

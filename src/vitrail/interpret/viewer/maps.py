@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
@@ -12,13 +13,19 @@ from torch import Tensor
 
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.draw import Limits, shared_limits, strength, times_even
+from vitrail.interpret.heads import LayerHeads
 from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.rollout import Reader, fuse_heads, read_queries
 
 READER_NAMES: dict[Reader, str] = {"class": "class token", "mean": "mean over patches"}
 ROLLOUT_TITLE = "all layers combined (rollout)"
-CONTAINERS = {"blocks": "layer", "layers": "layer", "stages": "stage"}
-LAST_PARTS = {"mixer": "attention", "self_attention": "self-attention", "cross_attention": "cross-attention"}
+CONTAINERS = ("blocks", "layers", "model", "stages")
+LAST_PARTS = {
+    "mixer": "attention",
+    "self_attention": "self-attention",
+    "cross_attention": "cross-attention",
+    "rollout": ROLLOUT_TITLE,
+}
 
 
 @dataclass(frozen=True)
@@ -112,18 +119,32 @@ class Maps:
         return self.layers + self.joined
 
     def place(self, layer: int | None) -> int:
-        """Return the index of a layer among ``shown``; None is the one shown first."""
-        if layer is None and self.shown:
+        """Return the index among ``shown`` of a layer, all its levels together; None is the first shown."""
+        if layer is None:
             return self.first % len(self.shown)
-        return checked_index("layer", -1 if layer is None else layer, len(self.layers))
+        whole = [place for place, each in enumerate(self.layers) if ", " not in each.layer]
+        return whole[checked_index("layer", layer, len(whole), first=1)]
 
     def pick(self, layer: int | None) -> AttentionMap:
         return self.shown[self.place(layer)]
 
+    def head_index(self, layer: int | None, head: int | None) -> int | None:
+        """Return the index of a layer's head; None is the mean over heads, the only one of several layers."""
+        if head is None:
+            return None
+        recorded = self.pick(layer)
+        if any(recorded is each for each in self.joined):
+            raise ConfigError(
+                f"head {head} of all layers together was asked for",
+                expected="a head of one layer",
+                remedy="Choose the layer as well, with --layer",
+            )
+        title = layer_titles(self.shown)[self.place(layer)]
+        return checked_index("head", head, recorded.weights.shape[1], first=1, of=f" in {title}")
+
     def showing(self, layer: int | None, head: int | None) -> Maps:
         """Return the same maps with another layer or head first; errors as in ``attention``."""
-        self.attention(layer=layer, head=head)
-        return replace(self, first=self.place(layer), first_head=head)
+        return replace(self, first=self.place(layer), first_head=self.head_index(layer, head))
 
     def reader_of(self, recorded: AttentionMap) -> Reader:
         """Return the readout of a layer; without a class token it is the mean over patches."""
@@ -137,10 +158,10 @@ class Maps:
         return rows[..., recorded.num_prefix :]
 
     def title_of(self, layer: int | None = None, head: int | None = None) -> str:
-        """Name a layer and its head, or the mean over heads, counted from 1."""
-        title, num_heads = layer_titles(self.shown)[self.place(layer)], self.pick(layer).weights.shape[1]
-        of_head = "mean over heads" if head is None else f"head {head % num_heads + 1}"
-        return f"{title}, {of_head}" if num_heads > 1 else title
+        """Name a layer and its head, or the mean over heads."""
+        title, index = layer_titles(self.shown)[self.place(layer)], self.head_index(layer, head)
+        of_head = "mean over heads" if index is None else f"head {index + 1}"
+        return f"{title}, {of_head}" if self.pick(layer).weights.shape[1] > 1 else title
 
     def between_sides(self, recorded: AttentionMap) -> Float[Tensor, "heads queries keys"]:
         """Return a layer's weights without prefix tokens; of a token mixer, magnitudes scaled to 0..1."""
@@ -165,27 +186,19 @@ class Maps:
         Args:
             query: index of a token or box, or a point of the picture relative to its height and width. None
                 is the row that the model reads of patches, and all rows of tokens.
-            layer: index, negative from the end; None means the layer shown first.
-            head: index, negative from the end; None fuses all heads.
+            layer: counted from 1 as in the titles, negative from the end; None means the layer shown first.
+            head: counted from 1, negative from the end; None fuses all heads.
             fusion: of heads: mean, max or min.
 
         Raises:
             ConfigError: there is no such query, layer or head.
         """
         recorded = self.pick(layer)
-        weights = recorded.weights
-        if head is not None and any(recorded is each for each in self.joined):
-            raise ConfigError(
-                f"head {head} of all layers together was asked for",
-                expected="a head of one layer",
-                remedy="Choose the layer as well, with --layer",
-            )
-        if head is not None:
-            head = checked_index("head", head, weights.shape[1], of=f" in {layer_titles([recorded])[0]}")
+        weights, index = recorded.weights, self.head_index(layer, head)
         row = None if query is None else self._row_of(query, recorded)
         if row is not None:
             weights = weights[:, :, row : row + 1]
-        joined = fuse_heads(weights, fusion)[0] if head is None else weights[0, head]  # queries keys
+        joined = fuse_heads(weights, fusion)[0] if index is None else weights[0, index]  # queries keys
         if row is not None:
             values = joined[0, recorded.num_prefix :]
         elif self.reader is not None:
@@ -242,49 +255,44 @@ def num_query_prefix(recorded: AttentionMap) -> int:
     return recorded.weights.shape[-2] - recorded.query_grid[0] * recorded.query_grid[1]
 
 
-def checked_index(what: str, index: int, count: int, *, of: str = "") -> int:
-    """Return a non-negative index; raise ConfigError if it is out of range."""
-    if not -count <= index < count:
-        raise ConfigError(
-            f"there is no {what} {index}{of}",
-            expected=f"0, the first, to {count - 1}, or -1, the last" if count else f"a model with a {what}",
-            remedy="Choose another one",
-        )
-    return index % count
+def checked_index(what: str, number: int, count: int, *, first: int = 0, of: str = "") -> int:
+    """Return the index of what is counted from ``first``, or back from -1; ConfigError if there is none."""
+    index = number - first if number >= 0 else number + count
+    if 0 <= index < count:
+        return index
+    raise ConfigError(
+        f"there is no {what} {number}{of}",
+        expected=f"{first}, the first, to {count - 1 + first}, or -1, the last",
+        remedy="Choose another one",
+    )
 
 
-def layer_titles(maps: Sequence[AttentionMap]) -> list[str]:
-    """Return layer titles, counted from 1.
+def layer_titles(maps: Sequence[AttentionMap | LayerHeads]) -> list[str]:
+    """Return layer titles; layers of one kind are numbered from 1, as ``--layer`` and ``layer=`` count them.
 
     >>> def recorded(*names):
     ...     return [AttentionMap(name, None, "self", None, 0) for name in names]
-    >>> layer_titles(recorded("blocks.0.mixer", "stages.1.blocks.0.mixer", "rollout"))
-    ['layer 1, attention', 'stage 2, layer 1, attention', 'all layers combined (rollout)']
+    >>> layer_titles(recorded("blocks.0.mixer", "rollout"))
+    ['layer 1, attention', 'all layers combined (rollout)']
+    >>> layer_titles(recorded("stages.0.blocks.0.mixer", "stages.1.blocks.0.mixer"))
+    ['layer 1 (stage 1), attention', 'layer 2 (stage 2), attention']
     >>> layer_titles(recorded("decoder.0.cross_attention, level 0", "decoder.0.cross_attention"))
     ['decoder layer 1, cross-attention, level 0', 'decoder layer 1, cross-attention, all levels']
     """
     levelled = {each.layer.partition(", ")[0] for each in maps if ", " in each.layer}
-    return [layer_title(each.layer, each.kind, has_levels=each.layer in levelled) for each in maps]
-
-
-def layer_title(layer: str, kind: str = "self", *, has_levels: bool = False) -> str:
-    """Return the title of one layer; see ``layer_titles``."""
-    if layer == "rollout":
-        return ROLLOUT_TITLE
-    name, _, level = layer.partition(", ")
-    words: list[str] = []
-    for part in name.split("."):
-        if not part.isdigit():
-            words.append(part)
-            continue
-        before, number = words.pop() if words else "layers", int(part) + 1
-        if before in CONTAINERS:
-            words.append(f"{CONTAINERS[before]} {number}")
-        elif before[-1].isdigit():
-            words += [before, f"layer {number}"]
-        else:
-            words.append(f"{before} layer {number}")
-    last = "mixing" if kind == "mixing" and words[-1] in LAST_PARTS else LAST_PARTS.get(words[-1])
-    words = [*(word for word in words[:-1] if word != "model"), last or words[-1].replace("_", " ")]
-    read = level or ("all levels" if has_levels else "")
-    return ", ".join([*words, read] if read else words)
+    numbers: dict[str, dict[str, int]] = {}
+    titles = []
+    for each in maps:
+        name, _, level = each.layer.partition(", ")
+        *parts, last = name.split(".")
+        words = [part for part in parts if not part.isdigit() and part not in CONTAINERS]
+        if any(map(str.isdigit, parts)):
+            of_kind = numbers.setdefault(re.sub(r"\d+", "", name), {})
+            number = f"layer {of_kind.setdefault(name, len(of_kind) + 1)}"
+            stage = f" (stage {int(parts[1]) + 1})" if parts[0] == "stages" else ""
+            words = [" ".join([*words, number]) + stage]
+        is_mixing = each.kind == "mixing" and last in LAST_PARTS
+        words.append("mixing" if is_mixing else LAST_PARTS.get(last, last.replace("_", " ")))
+        read = level or ("all levels" if name in levelled else "")
+        titles.append(", ".join([*words, read] if read else words))
+    return titles

@@ -125,7 +125,7 @@ def _view_data(maps: Maps, max_layer_bytes: int) -> dict[str, Any]:
         "keys": _side_data(maps.keys),
         "layers": layers,
         "first": maps.place(None),
-        "firstHead": 0 if maps.first_head is None else maps.first_head % len(maps.pick(None).weights[0]) + 1,
+        "firstHead": 0 if maps.first_head is None else maps.first_head + 1,
         "note": maps.note,
         "steps": list(maps.steps),
     }
@@ -145,7 +145,6 @@ def _layer_data(maps: Maps, recorded: AttentionMap, title: str, max_bytes: int) 
     weights = maps.between_sides(recorded).detach().float().cpu()
     rows = {"mean": weights.mean(dim=0), "heads": weights}
     data: dict[str, Any] = {
-        "name": recorded.layer,
         "title": title,
         "grid": recorded.grid,
         "queryGrid": recorded.query_grid,
@@ -171,7 +170,7 @@ def _class_data(method: str, class_name: str, heat: Heat) -> dict[str, Any]:
     """Return a class-specific map as a layer without heads and queries."""
     values = heat.values.flatten().float().numpy()
     shares = np.round(values / max(heat.limits[1], 1e-12) * 255).astype(np.uint8)
-    layer = {"name": method, "title": heat.title, "grid": list(heat.values.shape), "queryGrid": None}
+    layer = {"title": heat.title, "grid": list(heat.values.shape), "queryGrid": None}
     return {
         "name": method,
         "className": class_name,

@@ -26,7 +26,7 @@ from vitrail.interpret.draw import (
     overlay,
     shared_limits,
 )
-from vitrail.interpret.viewer.maps import Boxes, Grid, Heat, Maps, Tokens, checked_index, layer_titles
+from vitrail.interpret.viewer.maps import Boxes, Grid, Heat, Maps, Tokens, layer_titles
 from vitrail.report.page import picture_uri
 from vitrail.report.plots import (
     COLOURS,
@@ -162,17 +162,11 @@ class Panel(NamedTuple):
 
 
 def panel_of(maps: Maps, layer: int | None = None, head: int | None = None, *, title: str = "") -> Panel:
-    """Return an alignment to draw.
-
-    Args:
-        layer: index; by default the one shown first.
-        head: index; None means the mean over heads.
-        title: plain text above it.
-    """
+    """Return an alignment to draw; layer and head as in ``Maps.attention``, and plain text above it."""
     assert isinstance(maps.queries, Tokens)
     assert isinstance(maps.keys, Tokens)
-    weights = maps.between_sides(maps.pick(layer))
-    chosen = weights.mean(dim=0) if head is None else weights[head]
+    weights, index = maps.between_sides(maps.pick(layer)), maps.head_index(layer, head)
+    chosen = weights.mean(dim=0) if index is None else weights[index]
     return Panel(title, chosen, maps.queries.texts, maps.keys.texts)
 
 
@@ -215,13 +209,12 @@ def draw_alignments(panels: Sequence[Panel], suffix: str = ".png", *, title: Seq
 
 def panels_of(maps: Maps, layer: int | None, head: int | None) -> list[Panel]:
     """Return the mean over heads of every layer, or the heads of one layer, or one head."""
-    titles = layer_titles(maps.layers)
     if layer is None and head is None:
-        return [panel_of(maps, index, title=title) for index, title in enumerate(titles)]
-    index = maps.place(layer)
-    num_heads = maps.layers[index].weights.shape[1]
-    heads = range(num_heads) if head is None else [checked_index("head", head, num_heads)]
-    return [panel_of(maps, index, each, title=f"{titles[index]}, head {each + 1}") for each in heads]
+        return [
+            panel_of(maps, number, title=title) for number, title in enumerate(layer_titles(maps.layers), 1)
+        ]
+    heads = range(1, maps.pick(layer).weights.shape[1] + 1) if head is None else [head]
+    return [panel_of(maps, layer, each, title=maps.title_of(layer, each)) for each in heads]
 
 
 def _from_middles(explanation: Explanation, enlarged: Image.Image) -> Image.Image:

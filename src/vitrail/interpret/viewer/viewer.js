@@ -336,7 +336,6 @@ function describe() {
     : !isPicture(each) ? (now === null ? where : `${who} reads ${mostAttended(now)} \u00b7 ${where}`)
     : who ? `${who}: ${where}, ${layer.grid.join(" x ")} patches${colouring}` : shown.title;
   byId("layer-name").textContent = layer.title;
-  byId("layer-name").title = layer.name;
   byId("reader").textContent = now === null ? layer.reader ?? "query" : Array.isArray(now) ? "chosen patch" : `query "${who}"`;
   byId("queries").childNodes.forEach((button, i) => { button.ariaPressed = String(boxesOf() && each.queries?.kind !== "boxes" ? false : now === i); });
   for (const button of byId("sheet").querySelectorAll("button")) {
@@ -427,7 +426,7 @@ function fillSheet() {
   const [cells, bright] = [[element("span", { className: "label" })], isPicture(each) ? brightest(each, subject()) : 0];
   for (let head = 0; head <= most; head++) cells.push(element("span", { textContent: head ? `head ${head}` : most ? "mean" : "" }));
   each.layers.forEach((layer, index) => {
-    cells.push(element("span", { className: "label", textContent: layer.title, title: layer.name }));
+    cells.push(element("span", { className: "label", textContent: layer.title }));
     for (let head = 0; head <= most; head++) {
       if (head > headsShown(layer)) {
         cells.push(element("span"));

@@ -7,7 +7,6 @@ from html import escape
 from pathlib import Path
 
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.interpret.viewer.maps import layer_titles
 from vitrail.interpret.viewer.picture import alignment_svg, panel_of
 from vitrail.report.page import section, table
 from vitrail.report.plots import bar_plot
@@ -126,7 +125,7 @@ def _alignments(alignments: Sequence[Explanation]) -> str:
     figures = "".join(
         f"<figure>{alignment_svg(f'alignment of sentence {number}', panel_of(text.maps[0]))}"
         f"<figcaption>{escape(text.name)}<br><b>{escape(text.title)}</b><br>"
-        f"{escape(layer_titles(text.layers)[text.maps[0].first])}</figcaption></figure>"
+        f"{escape(text.maps[0].title_of())}</figcaption></figure>"
         for number, text in enumerate(alignments, start=1)
     )
     note = (
