@@ -48,10 +48,10 @@ class Parts(NamedTuple):
     test: SampleSource
     preprocessing: Config
     """Preprocessing, as saved with the model."""
-    class_names: tuple[str, ...]
-    """In label order; may be empty."""
     files: Mapping[str, bytes]
     """Other preprocessing files (vocabularies), by name."""
+    class_names: tuple[str, ...] = ()
+    """In label order."""
 
 
 class Settled(NamedTuple):

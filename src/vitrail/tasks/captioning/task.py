@@ -33,7 +33,7 @@ from vitrail.tasks.captioning.opening import open_captions, recognises
 from vitrail.tasks.captioning.predictor import Captioner, caption_files
 from vitrail.tasks.captioning.report import conclude_captions, write_caption_report
 from vitrail.tasks.captioning.samples import CaptionSource, keep_features
-from vitrail.tasks.captioning.scores import CaptionTables
+from vitrail.tasks.captioning.scores import BLEU4, CaptionTables
 from vitrail.tasks.captioning.self_critical import SelfCriticalObjective
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.contract import (
@@ -148,7 +148,6 @@ class CaptioningTask(Task):
             validation=source_of(dataset.validation, is_trained=False),
             test=CaptionSource(dataset.test, vocabulary, preprocessing),
             preprocessing=preprocessing,
-            class_names=(),
             files=files,
         )
 
@@ -181,8 +180,6 @@ class CaptioningTask(Task):
         return explain_caption_files(Captioner(loaded), inputs, options)
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
-        from vitrail.tasks.captioning.scores import BLEU4
-
         return BLEU4
 
 

@@ -123,7 +123,6 @@ class ContrastiveTask(Task):
             validation=source(dataset.validation, cache=train.cache),
             test=source(dataset.test),
             preprocessing=preprocessing,
-            class_names=(),
             files=files,
         )
 

@@ -33,7 +33,7 @@ from vitrail.tasks.translation.opening import open_pairs, recognises
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.report import conclude_translations, write_translation_report
 from vitrail.tasks.translation.samples import PairSource
-from vitrail.tasks.translation.scores import TranslationTables
+from vitrail.tasks.translation.scores import BLEU, TranslationTables
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment, TranslationSettings
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
@@ -118,7 +118,6 @@ class TranslationTask(Task):
             validation=PairSource(dataset.validation, vocabulary, preprocessing),
             test=PairSource(dataset.test, vocabulary, preprocessing),
             preprocessing=preprocessing,
-            class_names=(),
             files=files,
         )
 
@@ -162,8 +161,6 @@ class TranslationTask(Task):
         )
 
     def comparison_metric(self, source: str) -> ComparisonMetric:
-        from vitrail.tasks.translation.scores import BLEU
-
         return BLEU
 
 
