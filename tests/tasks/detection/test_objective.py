@@ -71,14 +71,15 @@ def test_a_batch_holds_images_of_several_sizes_and_their_boxes() -> None:
     assert len(batch) == 3
     assert batch.is_padded
     assert batch.targets.counts.tolist() == [2, 0, 1]  # the last of several is a crowd
-    assert batch.crowds.counts.tolist() == [1, 0, 0]
-    assert batch.indices.tolist() == [0, 1, 2]
-    assert batch.original_sizes.tolist() == [list(sample.original_size) for sample in given]
+    assert [int(sample.is_crowd.sum()) for sample in batch.samples] == [1, 0, 0]
+    assert [sample.index for sample in batch.samples] == [0, 1, 2]
+    assert [sample.original_size for sample in batch.samples] == [sample.original_size for sample in given]
     for sample, image, (height, width) in zip(given, batch.images, batch.sizes.tolist(), strict=True):
         assert torch.equal(image[:, :height, :width], sample.image)
         assert image.long().sum() == sample.image.long().sum()  # nothing but zeros beside it
     assert torch.equal(batch.targets.boxes[0], given[0].boxes[:2])
-    assert torch.equal(batch.crowds.labels[0], given[0].labels[2:])
+    assert torch.equal(batch.samples[0].labels, given[0].labels)
+    assert [sample.image.numel() for sample in batch.samples] == [0, 0, 0]
 
 
 def test_images_of_one_size_are_not_padded() -> None:
@@ -93,13 +94,14 @@ def test_images_of_one_size_are_not_padded() -> None:
 def test_a_batch_moves_every_tensor() -> None:
     moved = small_task().collate(samples(3, 0), None).to(torch.device("meta"))
 
-    tensors = [moved.images, moved.sizes, *moved.targets, *moved.crowds, moved.indices, moved.original_sizes]
+    tensors = [moved.images, moved.sizes, *moved.targets]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert {sample.boxes.device.type for sample in moved.samples} == {"cpu"}
 
 
 def test_labels_that_are_no_class_are_refused() -> None:
     (sample,) = samples(1)
-    wrong = BoxSample(sample.image, sample.boxes, torch.tensor([CLASSES]), 7, (20, 28), sample.is_crowd)
+    wrong = replace(sample, labels=torch.tensor([CLASSES]), index=7)
 
     with pytest.raises(DataError, match=r"image 7 has boxes with the labels \[3\].*from 0 to 2"):
         small_task().collate([wrong], None)
@@ -108,7 +110,8 @@ def test_labels_that_are_no_class_are_refused() -> None:
 def test_what_is_no_box_is_left_out() -> None:
     boxes = torch.tensor([[0.5, 0.5, 0.2, 0.3], [0.5, torch.nan, 0.2, 0.3], [0.5, 0.5, -0.2, 0.3]])
     image = torch.zeros(3, 5, 7, dtype=torch.uint8)
-    sample = BoxSample(image, boxes, torch.tensor([2, 1, 0]), 0, (5, 7), torch.zeros(3, dtype=torch.bool))
+    is_crowd, areas = torch.zeros(3, dtype=torch.bool), torch.zeros(3)
+    sample = BoxSample(image, boxes, torch.tensor([2, 1, 0]), 0, (5, 7), is_crowd, areas)
 
     batch = small_task().collate([sample], None)
 
@@ -190,9 +193,8 @@ def test_boxes_are_scored_in_pixels_of_the_original_images() -> None:
     evaluator.update(Answers(given, miss=1), task.collate(given, None))
 
     state = evaluator.state()
-    pairs = zip(split.boxes, split.is_crowd, strict=True)
-    kept = [np.concatenate((boxes[~is_crowd], boxes[is_crowd])) for boxes, is_crowd in pairs]
-    np.testing.assert_array_equal(state["boxes_xyxy"].numpy(), np.concatenate(kept).astype(float).round(2))
+    wanted = np.concatenate(split.boxes).astype(float).round(2)
+    np.testing.assert_array_equal(state["boxes_xyxy"].numpy(), wanted)
     assert state["num_true"].tolist() == [3, 0, 4]
     _, tables = evaluator.report()
     assert [entry["missed"] for entry in tables["images"]] == [1, 0, 1]
@@ -203,7 +205,7 @@ def test_boxes_are_scored_in_pixels_of_the_original_images() -> None:
 def test_boxes_that_are_found_end_at_the_edge_of_the_image() -> None:
     (sample,) = samples(1)
     beyond = xyxy_to_cxcywh(torch.tensor([[-0.2, 0.1, 1.3, 0.9]]))
-    given = BoxSample(sample.image, beyond, sample.labels, 0, (50, 70), sample.is_crowd)
+    given = replace(sample, boxes=beyond, original_size=(50, 70))
     task = small_task()
     evaluator = task.evaluator()
 
@@ -273,7 +275,7 @@ def test_a_small_detector_learns_one_image() -> None:
 
     assert evaluator.result()["ap50"] == pytest.approx(1)
     found = evaluator.state()["found_xyxy"][:2]
-    wanted = PREPROCESSING.to_image(batch.targets.boxes[0], tuple(batch.original_sizes[0].tolist()))
+    wanted = PREPROCESSING.to_image(batch.targets.boxes[0], batch.samples[0].original_size)
     assert (found[:, None] - wanted).abs().amax(-1).amin(0).max() < 3
 
 

@@ -19,7 +19,7 @@ from vitrail.tasks.detection.detections import (
     select_boxes,
 )
 from vitrail.tasks.detection.losses import DetectionLoss
-from vitrail.tasks.detection.samples import BoxSample, DetectionBatch, boxes_of_rows, join_samples
+from vitrail.tasks.detection.samples import BoxSample, DetectionBatch, join_samples
 from vitrail.tasks.detection.scores import choose_threshold, coco_scores, detection_tables, headline_scores
 from vitrail.tasks.detection.settings import DetectionSettings
 from vitrail.train.objective import Evaluator, Loss
@@ -85,7 +85,7 @@ class DetectionObjective:
     def unlabelled(self, image: UInt8[Tensor, "3 height width"], index: int) -> BoxSample:
         none = torch.zeros(0, dtype=torch.int64)
         height, width = image.shape[1:]
-        return BoxSample(image, torch.zeros(0, 4), none, index, (height, width), none.bool())
+        return BoxSample(image, torch.zeros(0, 4), none, index, (height, width), none.bool(), none.double())
 
     def inputs(self, batch: DetectionBatch) -> tuple[Tensor, Tensor]:
         return self.preprocessing.normalise(batch.images), batch.sizes
@@ -130,26 +130,20 @@ class DetectionEvaluator:
     def add(self, batch: DetectionBatch, output: DetectionOutput) -> None:
         """Collect what a model has predicted for a batch."""
         found = select_boxes(output, self._objective.scoring)
-        truth = zip(boxes_of_rows(batch.targets), boxes_of_rows(batch.crowds), strict=True)
-        facts = zip(batch.indices.tolist(), batch.original_sizes.tolist(), strict=True)
-        counts = (batch.targets.counts + batch.crowds.counts).tolist()
-        for (index, (height, width)), ((labels, boxes), (crowd_labels, crowds)), selected, areas in zip(
-            facts, truth, found, batch.areas.cpu().split(counts), strict=True
-        ):
-            size = (height, width)
+        for sample, selected in zip(batch.samples, found, strict=True):
             # Copies, as views of a tensor would keep the output of all queries.
-            scores, found_labels, found_boxes = (part.detach().cpu().clone() for part in selected[:3])
+            scores, labels, boxes = (part.detach().cpu().clone() for part in selected[:3])
             image = ImageBoxes(
-                index=index,
-                boxes_xyxy=self._in_pixels(torch.cat((boxes, crowds)), size),
-                labels=torch.cat((labels, crowd_labels)).cpu(),
-                is_crowd=torch.arange(len(labels) + len(crowd_labels)) >= len(labels),
-                found_xyxy=clip_boxes(self._in_pixels(found_boxes, size), size),
-                found_labels=found_labels,
+                index=sample.index,
+                boxes_xyxy=self._in_pixels(sample.boxes, sample.original_size),
+                labels=sample.labels,
+                is_crowd=sample.is_crowd,
+                found_xyxy=clip_boxes(self._in_pixels(boxes, sample.original_size), sample.original_size),
+                found_labels=labels,
                 found_scores=scores,
-                areas=areas,
+                areas=sample.areas,
             )
-            self._images.setdefault(index, image)
+            self._images.setdefault(sample.index, image)
 
     def state(self) -> dict[str, Tensor]:
         """Return the collected boxes, images in the order of their source and each only once.

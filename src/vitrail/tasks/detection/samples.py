@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -41,9 +41,9 @@ class BoxSample:
     original_size: tuple[int, int]
     """Height and width of the upright image before resizing; of a mosaic, those of its first image."""
     is_crowd: Bool[Tensor, " n"]
-    """Whether each box stands for a group of objects; none does in training."""
-    areas: Float[Tensor, " n"] | None = None
-    """As annotated, in pixels of the original image, 0 where they are not; None in training."""
+    """Whether each box stands for a group of objects, which need not be found; none does in training."""
+    areas: Float[Tensor, " n"]
+    """As annotated, in pixels of the original image; 0 where they are not, and in training."""
 
 
 _Stored = tuple[UInt8[Tensor, "3 height width"], tuple[int, int]]
@@ -117,11 +117,9 @@ class BoxSource:
             size = self.preprocessing.input_size(original_size)
             if image.shape[-2:] != size:
                 image = F.interpolate(image[None], list(size), mode="bilinear", antialias=True)[0]
-            boxes, of_size = torch.tensor(self.split.boxes[index]), original_size
-            labels, is_crowd = (
-                torch.tensor(self.split.labels[index]),
-                torch.tensor(self.split.is_crowd[index]),
-            )
+            of_size, annotated = original_size, (self.split.boxes, self.split.labels, self.split.is_crowd)
+            boxes, labels, is_crowd = (torch.tensor(each[index]) for each in annotated)
+            areas = torch.tensor(self.split.areas[index])
         else:
             original_size, boxed = self._boxed(index)
             size = self.preprocessing.input_size(original_size)
@@ -130,7 +128,7 @@ class BoxSource:
                 boxed = mosaic([boxed, *(self._boxed(partner)[1] for partner in partners)], generator)
             image, boxes, labels, _ = augment_image(boxed, size, self.preprocessing, self.augment, generator)
             of_size, is_crowd = (image.shape[-2], image.shape[-1]), torch.zeros_like(labels, dtype=torch.bool)
-        areas = torch.from_numpy(self.split.areas[index]) if generator is None else None
+            areas = torch.zeros(len(labels), dtype=torch.float64)
         boxes = self.preprocessing.to_model(boxes, of_size)
         return BoxSample(image, boxes, labels, index, original_size, is_crowd, areas)
 
@@ -178,15 +176,9 @@ class DetectionBatch(TensorBatch):
     is_padded: bool
     """Whether any image is padded."""
     targets: BoxTargets
-    """The ground truth."""
-    crowds: BoxTargets
-    """Boxes around groups of objects, which need not be found; none in training."""
-    indices: Int[Tensor, " batch"]
-    """Index of each image in its source."""
-    original_sizes: Int[Tensor, "batch 2"]
-    """Height and width of each image before it was resized."""
-    areas: Float[Tensor, " boxes"]
-    """Annotated areas of the ground truth of all images, each one's crowds last; 0 where unknown."""
+    """The ground truth, without crowds."""
+    samples: tuple[BoxSample, ...]
+    """The samples without their pixels, on the CPU."""
 
 
 def join_samples(samples: Sequence[BoxSample], num_classes: int) -> DetectionBatch:
@@ -203,30 +195,15 @@ def join_samples(samples: Sequence[BoxSample], num_classes: int) -> DetectionBat
     for padded, sample in zip(images, samples, strict=True):
         _, height, width = sample.image.shape
         padded[:, :height, :width] = sample.image
-    rows = [_boxes_of(sample, num_classes) for sample in samples]
-    areas = [part for _, _, is_crowd, areas in rows for part in (areas[~is_crowd], areas[is_crowd])]
-    return DetectionBatch(
-        images=images,
-        sizes=sizes,
-        is_padded=bool((sizes != largest).any()),
-        targets=_join_rows([(labels[~is_crowd], boxes[~is_crowd]) for labels, boxes, is_crowd, _ in rows]),
-        crowds=_join_rows([(labels[is_crowd], boxes[is_crowd]) for labels, boxes, is_crowd, _ in rows]),
-        indices=torch.tensor([sample.index for sample in samples], dtype=torch.int64),
-        original_sizes=torch.tensor([sample.original_size for sample in samples], dtype=torch.int64),
-        areas=torch.cat(areas),
-    )
+    usable = tuple(_usable(sample, num_classes) for sample in samples)
+    rows = [(sample.labels[~sample.is_crowd], sample.boxes[~sample.is_crowd]) for sample in usable]
+    labels, boxes = (pad_sequence(list(part), batch_first=True) for part in zip(*rows, strict=True))
+    counts = torch.tensor([len(part) for part, _ in rows], dtype=torch.int64)
+    is_padded = bool((sizes != largest).any())
+    return DetectionBatch(images, sizes, is_padded, BoxTargets(labels, boxes, counts), usable)
 
 
-def boxes_of_rows(targets: BoxTargets) -> list[tuple[Int[Tensor, " _"], Float[Tensor, "_ 4"]]]:
-    """Return labels and boxes of each image, without padding."""
-    counts = targets.counts.tolist()
-    rows = zip(targets.labels, targets.boxes, counts, strict=True)
-    return [(labels[:count], boxes[:count]) for labels, boxes, count in rows]
-
-
-def _boxes_of(
-    sample: BoxSample, num_classes: int
-) -> tuple[Int[Tensor, " n"], Float[Tensor, "n 4"], Bool[Tensor, " n"], Float[Tensor, " n"]]:
+def _usable(sample: BoxSample, num_classes: int) -> BoxSample:
     is_box = sample.boxes.isfinite().all(dim=-1) & (sample.boxes[:, 2:] >= 0).all(dim=-1)
     labels = sample.labels[is_box]
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
@@ -235,10 +212,11 @@ def _boxes_of(
             expected=f"labels from 0 to {num_classes - 1}, for {num_classes} classes",
             remedy="Number the classes from 0 without gaps, or correct the number of classes",
         )
-    areas = torch.zeros(len(is_box)) if sample.areas is None else sample.areas
-    return labels, sample.boxes[is_box], sample.is_crowd[is_box], areas.double()[is_box]
-
-
-def _join_rows(rows: Sequence[tuple[Int[Tensor, " _"], Float[Tensor, "_ 4"]]]) -> BoxTargets:
-    labels, boxes = (pad_sequence(list(part), batch_first=True) for part in zip(*rows, strict=True))
-    return BoxTargets(labels, boxes, torch.tensor([len(part) for part, _ in rows], dtype=torch.int64))
+    return replace(
+        sample,
+        image=sample.image.new_empty(3, 0, 0),
+        boxes=sample.boxes[is_box],
+        labels=labels,
+        is_crowd=sample.is_crowd[is_box],
+        areas=sample.areas[is_box],
+    )

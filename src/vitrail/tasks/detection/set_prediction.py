@@ -203,10 +203,8 @@ class SetFigures:
         with torch.inference_mode():
             output = self.detector.model(*self.objective.inputs(batch))
         picture, name = to_picture(batch.images[0]), self.source.split.names[index]
-        height, width = batch.original_sizes[0].tolist()
-        explained = explain_boxes(
-            self.detector, batch.images[0].cpu(), (height, width), name=name, threshold=self.tables.threshold
-        )
+        size, threshold = batch.samples[0].original_size, self.tables.threshold
+        explained = explain_boxes(self.detector, batch.images[0].cpu(), size, name=name, threshold=threshold)
         matching = draw_matching(picture, output, batch.targets, self.objective, self.detector.class_names)
         for heading, drawn, note in (
             ("Matching", matching, MATCHING_NOTE),

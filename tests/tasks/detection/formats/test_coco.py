@@ -101,7 +101,7 @@ def test_crowds_are_marked_and_outlines_ignored(tmp_path: Path) -> None:
     assert flags == [False, True, True, False, False, False]
 
 
-def test_areas_of_outlines_are_batched_in_the_order_of_their_boxes_crowds_last(tmp_path: Path) -> None:
+def test_areas_of_outlines_are_batched_in_the_order_of_their_boxes(tmp_path: Path) -> None:
     def change(content: Any) -> None:
         entries = content["annotations"]
         for number, area in enumerate((7.5, 11, "3", -1)):
@@ -113,9 +113,7 @@ def test_areas_of_outlines_are_batched_in_the_order_of_their_boxes_crowds_last(t
     source = BoxSource(split, BoxPreprocessing(image_size=(16, 16)))
     batch = join_samples([source.load(index, None) for index in range(len(split))], 3)
 
-    counts = batch.targets.counts + batch.crowds.counts
-    first = [11.0, 7.5] if counts[0] > 1 else [7.5, 11.0]
-    assert batch.areas.tolist() == [*first, 0, 0, 0, 0]
+    assert [area for sample in batch.samples for area in sample.areas.tolist()] == [7.5, 11, 0, 0, 0, 0]
 
 
 def test_classes_are_ordered_by_id_and_kept_without_boxes(tmp_path: Path) -> None:
