@@ -173,7 +173,7 @@ def give_model(folder: Path, monkeypatch: pytest.MonkeyPatch, **tower: object) -
     config = small_config(32, 8)
     config = config.with_changes({"image_model_settings": {**config.image_model_settings, **tower}})
     loaded = LoadedModel(config.build().eval(), {"name": "x"}, preprocessing, [], {})
-    monkeypatch.setattr(image_text, "load_any", lambda source: loaded)
+    monkeypatch.setattr(image_text, "open_in_torch", lambda *asked, expected: loaded)
     monkeypatch.setattr(image_text, "vocabulary_from_files", lambda files: WORDS)
     return Typographic(weights="runs/x", images=str(folder), num_seeds=2, num_tested=3, num_calibration=2)
 

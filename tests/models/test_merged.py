@@ -113,7 +113,7 @@ def test_bad_numbers_and_schedules_are_refused():
     model = _model()
     with pytest.raises(ConfigError, match="-1 tokens"):
         merge_tokens(model, -1)
-    with pytest.raises(ConfigError, match="no schedule 'rising'"):
+    with pytest.raises(ConfigError, match="no schedule named 'rising'"):
         merge_tokens(model, 1, schedule="rising")
     with pytest.raises(ConfigError, match="merges tokens already"):
         merge_tokens(merge_tokens(model, 1), 1)

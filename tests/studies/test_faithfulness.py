@@ -202,7 +202,7 @@ def test_covering_what_occlusion_names_hurts_more_than_covering_at_random():
     [
         (1, {"methods": ["relevnce"]}, ConfigError, "Did you mean 'relevance'"),
         (1, {"methods": []}, ConfigError, "no method named"),
-        (1, {"filling": "noise"}, ConfigError, "no filling 'noise'"),
+        (1, {"filling": "noise"}, ConfigError, "no filling named .noise."),
         (1, {"methods": ["rollout"]}, ConfigError, "do not attend over one set of tokens"),
         (0, {}, DataError, "no image was given"),
     ],

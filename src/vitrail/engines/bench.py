@@ -7,7 +7,6 @@ come first in every round: other load on the machine slows all of them.
 
 from __future__ import annotations
 
-import copy
 import math
 import statistics
 import tempfile
@@ -29,7 +28,7 @@ from vitrail.engines.export.package import PortSpec, Precision, digest_model
 from vitrail.engines.export.tracing import input_ports
 from vitrail.engines.remote import EngineError, RemoteEngine, write_inputs
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.cost import count_forward
+from vitrail.models.cost import count_model
 
 NUM_SCORED = 1000  # images for scoring reduced precisions
 
@@ -357,7 +356,4 @@ def make_batch(loaded: LoadedModel, batch: int) -> Inputs:
 
 def count_gmacs(loaded: LoadedModel) -> float:
     """Return 10^9 multiply-accumulates per image."""
-    model = copy.deepcopy(loaded.model).to("meta").eval()
-    images = torch.zeros(1, 3, *image_size(loaded), device="meta")
-    cost = count_forward(model, images, {})
-    return sum(part.macs for part in cost.parts.values()) / 1e9
+    return count_model(loaded.config, image_size(loaded)).macs / 1e9

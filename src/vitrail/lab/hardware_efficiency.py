@@ -10,12 +10,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.lab import harness as lab
 from vitrail.lab.length_cost import time_calls
 from vitrail.models.contract import ImageModelConfig, find_image_model
-from vitrail.models.cost import count_forward
+from vitrail.models.cost import count_model
 from vitrail.models.vit import ViTConfig
 from vitrail.train.machine import inspect_machine
 
@@ -83,15 +83,15 @@ class HardwareEfficiency(lab.Claim):
             each: find_image_model("model", each).with_changes({"image_size": size}) for each in self.models
         }
         vit = ViTConfig(width=384, num_heads=6, image_size=size)
-        one, two = (_count_macs(vit.with_changes({"depth": depth})) for depth in (1, 2))
+        one, two = (count_model(vit.with_changes({"depth": depth})).macs for depth in (1, 2))
         depths = {
-            name: max(1, 1 + round((_count_macs(config) - one) / (two - one)))
+            name: max(1, 1 + round((count_model(config).macs - one) / (two - one)))
             for name, config in peers.items()
         }
         configs: dict[str, ImageModelConfig] = peers | {
             f"vit {depth}": vit.with_changes({"depth": depth}) for depth in depths.values()
         }
-        macs = {name: _count_macs(config) for name, config in configs.items()}
+        macs = {name: count_model(config).macs for name, config in configs.items()}
         with lab.seeded(seed):
             calls = {key: self._call(configs[key[0]], key[1]) for key in product(configs, PASSES)}
         speeds: dict[tuple[str, Pass], list[float]] = {key: [] for key in calls}
@@ -158,10 +158,3 @@ class HardwareEfficiency(lab.Claim):
 
 
 CLAIM = HardwareEfficiency()
-
-
-def _count_macs(config: ImageModelConfig) -> int:
-    with torch.device("meta"):
-        model: nn.Module = config.build().eval()
-        images = torch.empty(1, config.num_channels, *config.image_size)
-    return sum(part.macs for part in count_forward(model, images, {}).parts.values())

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, get_args
 
-import torch
 from pydantic import Field
-from torch import nn
 
 from vitrail.data.published import Published, published_results
 from vitrail.lab import harness as lab
 from vitrail.models import MODELS
 from vitrail.models.bit import BiTConfig
-from vitrail.models.contract import ImageModelConfig, ModelConfig, TranslationModelConfig
-from vitrail.models.cost import ForwardCost, count_forward, count_parameters
+from vitrail.models.contract import ModelConfig, TranslationModelConfig
+from vitrail.models.cost import count_model, count_parameters
 from vitrail.models.vit import ViTConfig
 
 VIT, TRANSFORMER = "Dosovitskiy et al. 2021", "Vaswani et al. 2017"
@@ -67,6 +65,7 @@ TRAINING: tuple[tuple[str, ModelConfig, int, float, float], ...] = (
 NUM_GPUS, GPU_FLOPS = 8, 9.5e12  # section 5.2 and footnote 5: single precision, sustained, of a P100
 STEP_TOKENS = 25_000  # of the sources, and as many of the targets
 SENTENCE_TOKENS = 25  # ours, for the attention in a sentence, which is a small part
+PAIR = (SENTENCE_TOKENS, SENTENCE_TOKENS)
 
 # The first grid of a Swin or a PVT: patches of 4 x 4 pixels of an image of 224 x 224.
 GRID = ViTConfig(patch_size=4, width=96, depth=1, num_heads=3, class_token=False, pool="mean")
@@ -249,7 +248,7 @@ def _parameter_rows() -> Iterator[CountedRow]:
 def _compute_rows() -> Iterator[CountedRow]:
     """Count two operations per multiply-add, of forward and backward passes."""
     for model, config, epochs in COMPUTE:
-        counted = 2 * _count_macs(config) * BACKWARD * IMAGES["JFT-300M"] * epochs / 1e18
+        counted = 2 * count_model(config).macs * BACKWARD * IMAGES["JFT-300M"] * epochs / 1e18
         quantity, published = f"exaFLOPs of {epochs} epochs", _EXAFLOPS[f"{model}, {epochs} epochs"]
         yield _row(f"{VIT}, table 6", model, quantity, published, counted, COST_TOLERANCE)
 
@@ -261,14 +260,14 @@ def _training_rows() -> Iterator[CountedRow]:
         by_rule = hours * 3600 * NUM_GPUS * GPU_FLOPS
         yield _row(table, model, "FLOPs, hours x GPUs x speed", flops, by_rule, None)
         sentences = steps * STEP_TOKENS / SENTENCE_TOKENS
-        counted = 2 * _count_macs(config) * BACKWARD * sentences
+        counted = 2 * count_model(config, PAIR).macs * BACKWARD * sentences
         yield _row(table, model, "FLOPs, products of the model", flops, counted, None)
 
 
 def _attention_rows() -> Iterator[CountedRow]:
     table = "Liu et al. 2021, equations 1 and 2"
     for name, config, tolerance in (("global", GRID, 0.0), ("windows of 7 x 7", WINDOWED, None)):
-        first, model = _count(config).attention[0], f"56 x 56 patches, {name}"
+        first, model = count_model(config).attention[0], f"56 x 56 patches, {name}"
         for quantity, counted, each in (
             ("elements a head if global", first.global_elements, 0.0),
             ("elements a head as computed", first.elements, tolerance),
@@ -282,19 +281,3 @@ COUNTS: dict[Part, Callable[[], Iterator[CountedRow]]] = {
     "training": _training_rows,
     "attention": _attention_rows,
 }
-
-
-def _count_macs(config: ModelConfig) -> int:
-    return sum(part.macs for part in _count(config).parts.values())
-
-
-def _count(config: ModelConfig) -> ForwardCost:
-    """Count the forward pass of one image of the model's size, or of one sentence pair."""
-    with torch.device("meta"):
-        model: nn.Module = config.build().eval()
-        if isinstance(config, ImageModelConfig):
-            return count_forward(model, torch.zeros(1, config.num_channels, *config.image_size), {})
-        assert isinstance(config, TranslationModelConfig)
-        sentence = torch.zeros(1, SENTENCE_TOKENS, dtype=torch.int64)
-        lengths = torch.zeros(1, dtype=torch.int64)
-        return count_forward(model, (sentence, lengths, sentence), {})

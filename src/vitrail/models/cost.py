@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from vitrail.core.config import Config
+from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.nn.tap import TokenGrids
 
 FILLED = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye})
@@ -69,6 +70,11 @@ class ForwardCost(NamedTuple):
     attention: list[AttentionCard]
     """Of each attention layer, in execution order."""
 
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the whole model."""
+        return sum(part.macs for part in self.parts.values())
+
 
 def count_parameters(build: Callable[[], nn.Module]) -> int:
     """Return the number of parameters of the model that ``build`` returns, without allocating it."""
@@ -82,6 +88,15 @@ def count_parameters(build: Callable[[], nn.Module]) -> int:
     finally:
         if collects:
             gc.enable()
+
+
+def count_model(config: ModelConfig, size: tuple[int, int] | None = None) -> ForwardCost:
+    """Count the cost of a model for one input of ``ModelConfig.example_inputs``, without parts."""
+    with torch.device("meta"):
+        model, inputs = config.build().eval(), config.example_inputs(1, size)
+    if isinstance(config, DetectionModelConfig):
+        inputs = inputs[:1]  # sizes would be compared with the images, to find padding
+    return count_forward(model, inputs, {})
 
 
 def count_forward(

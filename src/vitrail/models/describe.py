@@ -140,7 +140,7 @@ def describe(
     known: dict[str, Any] = {
         "name": name,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "macs": sum(part.macs for part in cost.parts.values()),
+        "macs": cost.macs,
         "activations": sum(part.activations for part in cost.parts.values()),
         "weight_bytes": sum(parameter.nbytes for parameter in model.parameters()),
         "peak_bytes": cost.peak_bytes,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import ConfigError, check_name
 from vitrail.models.ablations import VariedViT
 from vitrail.models.pyramid import Plain
 from vitrail.models.vit import ViT
@@ -48,12 +48,7 @@ def merge_tokens(model: nn.Module, num_merged: int, *, schedule: str = "constant
             expected="0 or more",
             remedy="Begin with 8 for images of 224 pixels and patches of 16",
         )
-    if schedule not in SCHEDULES:
-        raise ConfigError(
-            f"there is no schedule {schedule!r}",
-            expected="constant or decreasing",
-            remedy="Choose one of them",
-        )
+    check_name("schedule", schedule, SCHEDULES)
     _check(model)
     assert isinstance(model, ViT | VariedViT), "checked"
     if num_merged == 0:

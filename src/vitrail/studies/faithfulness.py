@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from vitrail.interpret.perturbation import (
     RANDOM,
     REFERENCES,
     Faithfulness,
+    Filling,
     Interval,
     curve_shares,
     perturb,
@@ -130,12 +131,11 @@ def measure_faithfulness(
         ConfigError: a method or the filling is unknown, no method is named, or one does not suit the model.
         DataError: there is no image.
     """
-    chosen = None if methods is None else _distinct(methods)
-    covered_with = next((each for each in FILLINGS if each == filling), None)
-    if covered_with is None:
-        raise ConfigError(
-            f"there is no filling {filling!r}", expected=" or ".join(FILLINGS), remedy="Choose one of these"
-        )
+    if methods is not None:
+        for name in methods or [""]:
+            check_name("method", name, METHODS)
+    chosen = None if methods is None else tuple(dict.fromkeys(methods))
+    check_name("filling", filling, FILLINGS)
     deletion: dict[str, list[Tensor]] = defaultdict(list)
     insertion: dict[str, list[Tensor]] = defaultdict(list)
     grid = (0, 0)
@@ -153,7 +153,7 @@ def measure_faithfulness(
             curves = [
                 perturb(
                     *(source.model, source.image, source.label, relevance),
-                    filling=covered_with,
+                    filling=cast("Filling", filling),
                     num_steps=num_steps,
                     seed=number,
                 )
@@ -179,13 +179,6 @@ def _usual_methods(explanation: Explanation) -> tuple[str, ...]:
     suits = {"relevance": explanation.suits_relevance, "rollout": explanation.has_rollout}
     suits |= {"attention": bool(explanation.maps), "gradient_input": True}
     return tuple(name for name, is_suited in suits.items() if is_suited)
-
-
-def _distinct(methods: Sequence[str]) -> tuple[str, ...]:
-    """Return the methods without duplicates; raise if one is unknown or there is none."""
-    for name in methods or [""]:
-        check_name("method", name, METHODS)
-    return tuple(dict.fromkeys(methods))
 
 
 def faithfulness(

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from vitrail.core.errors import CheckpointError, VitrailError
-from vitrail.models.cost import count_forward
+from vitrail.models.cost import count_model, count_parameters
 from vitrail.report.significance import (
     Difference,
     holm,
@@ -199,18 +198,15 @@ def measure_run(folder: Path, metric: ComparisonMetric) -> Figures:
             remedy="Remove the run directory, then run the comparison again",
         )
     peaks = [entry["peak_memory_mib"] for entry in logged if entry.get("peak_memory_mib") is not None]
-    with torch.device("meta"):  # nothing is allocated
-        model = run.experiment.model.build().eval()
-        cost = count_forward(model, run.experiment.model.example_inputs(1), {})
-    scores, name = report.scores, metric.score
+    config, scores, name = run.experiment.model, report.scores, metric.score
     return Figures(
         score=scores[name],
         lower=scores.get(f"{name}_lower"),
         upper=scores.get(f"{name}_upper"),
         further={other: scores[other] for other in FURTHER if other in scores},
         samples="|".join(report.signature[key] for key in ("data", "split", "samples")),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        macs=sum(part.macs for part in cost.parts.values()),
+        parameters=count_parameters(config.build),
+        macs=count_model(config).macs,
         samples_per_s=statistics.median(entry["samples_per_s"] for entry in logged),
         peak_memory_mib=max(peaks, default=None),
         steps=logged[-1]["step"],

@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict, number_of
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import Preparable, SampleSource, steps_of_epoch
 from vitrail.models import MODELS
-from vitrail.models.contract import DetectionModelConfig
-from vitrail.models.cost import count_forward
+from vitrail.models.cost import count_model
 from vitrail.tasks.contract import Choice, ModelRequest, Parts, Settled, Task
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source
 from vitrail.tasks.request import Request, read_asked
@@ -225,13 +222,9 @@ def check_cost(experiment: Experiment, budget: Budget, processes: Processes) -> 
     config: Any = experiment.model
     if getattr(config, "encoder_frozen", False):  # its features are computed once, not in every step
         return
-    with torch.device("meta"):  # nothing is allocated
-        model, inputs = config.build().eval(), config.example_inputs(1)
-    if isinstance(config, DetectionModelConfig):
-        inputs = inputs[:1]  # sizes would be compared with the images, to find padding
-    cost = count_forward(model, inputs, {})
+    inputs = config.example_inputs(1)
     num_units = 1 if inputs[0].is_floating_point() else inputs[0].shape[-1]  # images, or tokens
-    macs = sum(part.macs for part in cost.parts.values()) / num_units * experiment.train.batch_size
+    macs = count_model(config).macs / num_units * experiment.train.batch_size
     flop = 2 * BACKWARD_AND_FORWARD * macs / processes.world_size
 
     def check() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from vitrail.core.durable import check_replaceable
-from vitrail.core.errors import CheckpointError, ConfigError, did_you_mean
+from vitrail.core.errors import CheckpointError, ConfigError, check_name, did_you_mean
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model, save_model
 from vitrail.models.contract import (
@@ -176,12 +176,7 @@ def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedMo
 
 def _load_torchvision(name: str) -> LoadedModel:
     key = name.removesuffix(f".{torchvision.DEFAULT_WEIGHTS}")
-    if key not in torchvision.FILES:
-        raise ConfigError(
-            f"torchvision has no weights {name!r} that we can read",
-            expected="an architecture, with .WEIGHTS where it has several",
-            remedy=did_you_mean(name, torchvision.FILES),
-        )
+    check_name("torchvision architecture", key, torchvision.FILES)
     file = torchvision.FILES[key]
     preprocessing = torchvision_preprocessing(file)
     variant = SOURCES["torchvision"].our_name(key.partition(".")[0])
