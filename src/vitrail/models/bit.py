@@ -17,7 +17,7 @@ from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.pyramid import Pyramid
 from vitrail.nn.blocks import DropPath, drop_path_stages
 from vitrail.nn.convolution import StandardisedConvolution
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits
+from vitrail.nn.tokens import FeatureMap, Images, InputMap
 
 NUM_GROUPS = 32  # Kolesnikov et al. 2020, published code; also Wu and He 2018, section 4.1
 
@@ -69,9 +69,6 @@ class BiT(Pyramid):
         self.stages = nn.ModuleList(_build_stage(config, stage) for stage in range(len(config.depths)))
         self.final = GroupNormReLU(config.channels[-1])
         self.head = head  # drawn first, used last
-
-    def forward(self, images: Images) -> Logits:
-        return self.head(self.tokens(images).mean(dim=1))
 
 
 class GroupNormReLU(nn.Module):

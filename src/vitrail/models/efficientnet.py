@@ -23,7 +23,7 @@ from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.models.pyramid import Pyramid
 from vitrail.nn.blocks import DropPath
 from vitrail.nn.convolution import NormedConvolution, NormFactory, Padding
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits
+from vitrail.nn.tokens import FeatureMap, Images, InputMap
 
 CHANNEL_MULTIPLE = 8  # Tan and Le 2019, published code
 STEM_CHANNELS, HEAD_CHANNELS = 32, 1280  # Tan and Le 2019, table 1
@@ -116,9 +116,6 @@ class EfficientNet(Pyramid):
         self.head = nn.Sequential(
             OrderedDict(dropout=nn.Dropout(config.dropout, inplace=True), classifier=classifier)
         )
-
-    def forward(self, images: Images) -> Logits:
-        return self.head(self.tokens(images).mean(dim=1))
 
 
 class SqueezeExcite(nn.Module):

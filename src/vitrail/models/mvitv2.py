@@ -20,7 +20,7 @@ from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.feature_maps import coarser_grid
 from vitrail.nn.linear import draw_linear_layers
 from vitrail.nn.pooling_attention import NORM_EPS, DecomposedRelativePositions, PoolingAttention, PoolingBlock
-from vitrail.nn.tokens import Grid, Images, Logits
+from vitrail.nn.tokens import Grid
 
 
 class MViTv2Config(MViTConfig):
@@ -59,9 +59,6 @@ class MViTv2(Pyramid):
         self.final = ChannelLayerNorm(shapes[-1].out_dim, eps=NORM_EPS)
         self.head = nn.Linear(shapes[-1].out_dim, config.num_classes)
         draw_linear_layers(self)  # Li et al. 2022, published code
-
-    def forward(self, images: Images) -> Logits:
-        return self.head(self.tokens(images).mean(dim=1))
 
 
 _BASE = MViTv2Config(drop_path=0.3)

@@ -24,7 +24,7 @@ from vitrail.nn.convolution import ChannelLayerNorm, widen_to_stride
 from vitrail.nn.feature_maps import flatten_map, map_to_tokens, tokens_to_map
 from vitrail.nn.linear import Linear
 from vitrail.nn.reduction import PooledReduction, ReducedAttention, StridedReduction
-from vitrail.nn.tokens import FeatureMap, Grid, Images, InputMap, Logits, Mask, Tokens
+from vitrail.nn.tokens import FeatureMap, Grid, InputMap, Mask, Tokens
 
 
 class PVTv2Config(PVTConfig):
@@ -62,9 +62,6 @@ class PVTv2(Pyramid):
         self.final = nn.Identity()  # a stage ends with its norm
         self.head = nn.Linear(config.widths[-1], config.num_classes)
         self.apply(_initialise)
-
-    def forward(self, images: Images) -> Logits:
-        return self.head(self.tokens(images).mean(dim=1))
 
 
 class PVTv2Stage(nn.Module):

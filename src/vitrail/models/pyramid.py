@@ -6,7 +6,7 @@ from torch import nn
 
 from vitrail.models.contract import ImageModelConfig, check_images
 from vitrail.nn.feature_maps import map_to_tokens, run_stages, tokens_to_map
-from vitrail.nn.tokens import FeatureMap, Grid, Images, Tokens
+from vitrail.nn.tokens import FeatureMap, Grid, Images, Logits, Tokens
 
 
 class Plain(nn.Module):
@@ -27,12 +27,17 @@ class Plain(nn.Module):
 
 
 class Pyramid(nn.Module):
-    """A stem, stages that each make the previous feature map coarser or wider, and a final layer."""
+    """A stem, stages that each make the previous feature map coarser or wider, and a head on their mean."""
 
     config: ImageModelConfig
     stem: nn.Module
     stages: nn.ModuleList
     final: nn.Module
+    """A norm and an activation, where the last stage does not end with them."""
+    head: nn.Module
+
+    def forward(self, images: Images) -> Logits:
+        return self.head(self.tokens(images).mean(dim=1))
 
     def tokens(self, images: Images) -> Tokens:
         return map_to_tokens(self.final(self.features(images)[-1]))

@@ -20,7 +20,7 @@ from vitrail.models.pyramid import Pyramid
 from vitrail.nn.blocks import DropPath, drop_path_stages
 from vitrail.nn.convolution import FrozenBatchNorm, NormedConvolution, NormFactory
 from vitrail.nn.feature_maps import run_stages
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits
+from vitrail.nn.tokens import FeatureMap, Images, InputMap
 
 EXPANSION = 4  # He et al. 2016, table 1: a bottleneck's last convolution is four times as wide
 
@@ -92,9 +92,6 @@ class ResNet(Pyramid):
         self.stages = nn.ModuleList(_build_stage(config, stage) for stage in range(len(config.depths)))
         self.final = nn.Identity()  # a block ends with its activation
         self.head = nn.Linear(config.channels[-1], config.num_classes)  # torch's own initial weights
-
-    def forward(self, images: Images) -> Logits:
-        return self.head(self.tokens(images).mean(dim=1))
 
 
 class Backbone(nn.Module):

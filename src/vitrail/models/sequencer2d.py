@@ -19,7 +19,7 @@ from vitrail.nn.convolution import ChannelLayerNorm
 from vitrail.nn.feature_maps import flatten_map, tokens_to_map
 from vitrail.nn.mixers.lstm import GridLSTM
 from vitrail.nn.patches import PatchEmbed
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits
+from vitrail.nn.tokens import FeatureMap, InputMap
 
 
 class Sequencer2DConfig(ImageModelConfig):
@@ -82,9 +82,6 @@ class Sequencer2D(Pyramid):
         self.final = ChannelLayerNorm(config.widths[-1])
         self.head = nn.Linear(config.widths[-1], config.num_classes)
         self.apply(_initialise)
-
-    def forward(self, images: Images) -> Logits:
-        return self.head(self.tokens(images).mean(dim=1))
 
 
 class SequencerStage(nn.Module):

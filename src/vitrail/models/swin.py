@@ -23,7 +23,7 @@ from vitrail.nn.feature_maps import coarser_grid
 from vitrail.nn.linear import Linear, draw_linear_layers
 from vitrail.nn.patches import PatchEmbed
 from vitrail.nn.relative import GridRelativeBias
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits
+from vitrail.nn.tokens import FeatureMap, InputMap
 from vitrail.nn.windows import WindowAttention, Windows, WindowStage, fit_windows
 
 EPSILON = 1e-5  # every norm, published code
@@ -88,14 +88,18 @@ class Swin(Pyramid):
     def __init__(self, config: SwinConfig) -> None:
         super().__init__()
         self.config = config
-        stages = build_stages(config, block=_build_block, merging=PatchMerging)  # drawn before the stem
-        self.stem, self.stages = build_stem(config), stages
+        stages = self.build_stages(config)  # drawn before the stem
+        self.stem = nn.Sequential(
+            PatchEmbed(config.num_channels, config.width, patch_size=config.patch_size),
+            ChannelLayerNorm(config.width, eps=EPSILON),
+        )
+        self.stages = stages
         self.final = ChannelLayerNorm(config.channels[-1], eps=EPSILON)
         self.head = nn.Linear(config.channels[-1], config.num_classes)
         draw_linear_layers(self)  # published code
 
-    def forward(self, images: Images) -> Logits:
-        return self.head(self.tokens(images).mean(dim=1))
+    def build_stages(self, config: SwinConfig) -> nn.ModuleList:
+        return build_stages(config, block=_build_block, merging=PatchMerging)
 
 
 def merge_squares(
@@ -162,14 +166,6 @@ VARIANTS: dict[str, ModelConfig] = {  # Liu et al. 2021, section 3.3; drop paths
     "swin_b_384": _BASE.with_changes(_AT_384),
     "swin_l_384": _LARGE.with_changes(_AT_384),
 }
-
-
-def build_stem(config: SwinConfig) -> nn.Sequential:
-    """Return the linear patch embedding and its norm, which Swin V2 has as well."""
-    return nn.Sequential(
-        PatchEmbed(config.num_channels, config.width, patch_size=config.patch_size),
-        ChannelLayerNorm(config.width, eps=EPSILON),
-    )
 
 
 def build_stages(

@@ -12,13 +12,11 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from vitrail.models.contract import ModelConfig
-from vitrail.models.pyramid import Pyramid
-from vitrail.models.swin import EPSILON, BlockShape, SwinConfig, build_stages, build_stem, merge_squares
+from vitrail.models.swin import EPSILON, BlockShape, Swin, SwinConfig, build_stages, merge_squares
 from vitrail.nn.blocks import MLP, Block
-from vitrail.nn.convolution import ChannelLayerNorm
-from vitrail.nn.linear import Linear, draw_linear_layers
+from vitrail.nn.linear import Linear
 from vitrail.nn.relative import ContinuousRelativeBias
-from vitrail.nn.tokens import FeatureMap, Images, InputMap, Logits
+from vitrail.nn.tokens import FeatureMap, InputMap
 from vitrail.nn.windows import CosineWindowAttention
 
 
@@ -52,24 +50,14 @@ class SwinV2Config(SwinConfig):
         return SwinV2(self)
 
 
-class SwinV2(Pyramid):
+class SwinV2(Swin):
     """A Swin Transformer with cosine attention and norms at the end of its branches.
 
     Paper: Liu et al. 2022, section 3 and figure 1.
     """
 
-    def __init__(self, config: SwinV2Config) -> None:
-        super().__init__()
-        self.config = config
-        # drawn before the stem
-        stages = build_stages(config, block=_build_block, merging=PostNormPatchMerging)
-        self.stem, self.stages = build_stem(config), stages
-        self.final = ChannelLayerNorm(config.channels[-1], eps=EPSILON)
-        self.head = nn.Linear(config.channels[-1], config.num_classes)
-        draw_linear_layers(self)  # published code
-
-    def forward(self, images: Images) -> Logits:
-        return self.head(self.tokens(images).mean(dim=1))
+    def build_stages(self, config: SwinConfig) -> nn.ModuleList:
+        return build_stages(config, block=_build_block, merging=PostNormPatchMerging)
 
 
 class PostNormPatchMerging(nn.Module):
