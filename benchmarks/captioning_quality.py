@@ -93,14 +93,14 @@ def add_result(data: Path, folder: Path, recipe: str, seed: int) -> None:
 def score_with(beam: int, data: Path, folder: Path) -> dict[str, float]:
     """Return the scores of a run's model on the test split with another beam."""
     from vitrail.engines.loading import load_any
-    from vitrail.tasks.preparing import open_as
+    from vitrail.tasks.preparing import open_checked
     from vitrail.tasks.registry import open_run, task_of_model
     from vitrail.train.evaluate import evaluate
     from vitrail.train.processes import single_process
 
     loaded = load_any(folder)
     kind = task_of_model(loaded)
-    dataset, _ = open_as(open_run(folder).experiment, single_process())
+    dataset, _ = open_checked(kind, open_run(folder).experiment.data, single_process())
     task = {**loaded.about["task"], "beam_size": beam}
     scoring = kind.score(loaded._replace(about={**loaded.about, "task": task}), dataset, "test")
     report = evaluate(

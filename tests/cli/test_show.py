@@ -32,7 +32,7 @@ EVENTS: list[PipelineEvent] = [
     Started(0, 3),
     Stepped(3, 3),
     Logged(3, 3, 0.25, {"correct": 0.75}, 0.1, 1.0, 64.0, 2.0),
-    Finished(FOLDER),
+    Finished(),
 ]
 
 

@@ -72,7 +72,7 @@ def test_data_that_has_gone_is_replaced_by_generated_images(
     [
         (["--format", "onnx", "--quantization", "int8"], "Choose --precision int8"),
         (["--format", "ctranslate2", "--precision", "int8"], "--quantization says how"),
-        (["out", "--format", "onnx", "-o", "other"], "given twice"),
+        (["out", "--format", "onnx", "-o", "other"], "unexpected out"),
         (["--format", "tflite"], "tflite"),
     ],
 )

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import App, Parameter, validators
 
 from vitrail import __version__
-from vitrail.cli.show import show_errors, show_json, show_lines, show_table
 from vitrail.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from vitrail.tasks.answer_files import FileResults
 
 EXIT_SOME_FAILED = 1
 EXIT_USER_ERROR = 2
@@ -23,6 +19,7 @@ Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Share = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1))]
 Flag = Annotated[bool, Parameter(show_default=False)]
 Output = Annotated[Path | None, Parameter(name=["--output", "-o"])]
+Page = Annotated[Path, Parameter(name=["--output", "-o"])]
 Texts = Annotated[tuple[str, ...], Parameter(show_default=False)]
 Settings = Annotated[tuple[str, ...], Parameter(name="--set", show_default=False)]
 
@@ -102,25 +99,3 @@ def read_names(names: str | None, file: Path | None) -> list[str]:
             remedy="Correct the path, or use --names",
         ) from None
     return [line for line in lines if line.strip()]
-
-
-def deliver(results: FileResults, output: Path | None, *, as_json: bool) -> int:
-    """Print predictions as a table or as JSON, or write them to a file; return the exit code.
-
-    Args:
-        output: its suffix decides the format.
-    """
-    from vitrail.tasks.answer_files import write_answers
-
-    if output is not None and results.table:
-        write_answers(output, results)
-        show_errors(results.errors)
-        show_lines([str(output)])
-    elif as_json and output is None:
-        show_json(results.tree)
-    else:
-        if results.rows:
-            show_table(results.columns, results.rows, texts=(0, 1))
-        show_errors(results.errors)
-        show_lines(results.notes)
-    return EXIT_SOME_FAILED if results.errors else 0

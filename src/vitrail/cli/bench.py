@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from vitrail.cli.app import EXIT_SOME_FAILED, Count, app
-from vitrail.cli.show import MAX_WIDTH, show_json, show_stage, show_wrapped
+from vitrail.cli.show import MAX_WIDTH, show_lines, show_stage, show_wrapped, to_json
+from vitrail.core.durable import atomic_write
 
 if TYPE_CHECKING:
     from vitrail.engines.bench import BenchReport
@@ -67,7 +68,8 @@ def bench(
     )
     show_bench(report)
     if json is not None:
-        show_json(report.model_dump(mode="json"), json)
+        atomic_write(json, to_json(report.model_dump(mode="json")) + "\n")
+        show_lines([str(json)])
     return 0 if any(result.ran for result in report.results) else EXIT_SOME_FAILED
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,20 +13,22 @@ from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Output, Share, Texts,
 from vitrail.cli.show import (
     on_two_lines,
     show_errors,
-    show_images_done,
     show_json,
     show_lines,
     show_matrices,
+    show_parts_done,
     show_stage,
     show_table,
     show_wrapped,
 )
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import ConfigError, refuse
 
 if TYPE_CHECKING:
     from vitrail.models.checkpoint import LoadedModel
     from vitrail.tasks.contract import Task
     from vitrail.tasks.explaining import ExplainOptions
+
+SEE_HELP = "See vitrail explain --help"
 
 
 @app.command(help_epilogue="Example: vitrail explain runs/photos cat.jpg -o cat.html")
@@ -90,16 +92,12 @@ def explain(
         "threshold": threshold,
     }
     given = {name: value for name, value in given.items() if value not in (None, ())}
-    of_steps = {"part": part, "tokens": tokens, "json": json or None}
     if not steps:
-        _refuse([name for name, value in of_steps.items() if value is not None], "--steps")
+        refuse({"part": part, "tokens": tokens, "json": json}, "--steps", SEE_HELP)
     if not text and not files:
-        _refuse([*given, *["steps"] * steps], "a file")
+        refuse({**given, "steps": steps}, "a file", SEE_HELP)
         return _explain_learned(run, data=data, images=images, seed=seed, output=output)
-    sampling = {"data": data, "images": images, "seed": seed}
-    _refuse(
-        [name for name, value in sampling.items() if value is not None], "RUN alone, without files or --text"
-    )
+    refuse({"data": data, "images": images, "seed": seed}, "RUN alone, without files or --text", SEE_HELP)
 
     from vitrail.engines.export.package import is_package
     from vitrail.engines.loading import cannot_explain, load_any
@@ -122,7 +120,8 @@ def explain(
     unfit = [name for name in given if name not in able]
     if unfit:
         others = [name for name, other in TASKS.items() if other.explain_options.issuperset(unfit)]
-        _refuse(unfit, f"a model for {' or '.join(others)}" if others else "models of different tasks")
+        needs = f"a model for {' or '.join(others)}" if others else "models of different tasks"
+        refuse({name: given[name] for name in unfit}, needs, SEE_HELP)
     inputs = text if task.explains_texts else files or ()
     options = ExplainOptions(output or Path("steps.png" if steps else "explain.html"), **given)
     if steps:
@@ -170,16 +169,6 @@ def _explain_steps(
     return 0
 
 
-def _refuse(names: Collection[str], needs: str) -> None:
-    options = " and ".join(f"--{name.removesuffix('_name')}" for name in names)
-    if options:
-        raise ConfigError(
-            f"{options} {'requires' if len(names) == 1 else 'require'} {needs}",
-            expected=f"no {options} otherwise",
-            remedy="See vitrail explain --help",
-        )
-
-
 def _explain_learned(
     run: Path, *, data: str | None, images: int | None, seed: int | None, output: Path | None
 ) -> int:
@@ -195,8 +184,14 @@ def _explain_learned(
     path = output or Path("learned.html")
     check_learned_path(path)
     count = NUM_SAMPLES if images is None else images
-    with show_images_done(count) as listen:
-        found = inspect_learned(run, data=data, num_samples=count, seed=seed or 0, on_sample=listen)
+    with show_parts_done() as listen:
+        found = inspect_learned(
+            run,
+            data=data,
+            num_samples=count,
+            seed=seed or 0,
+            on_sample=lambda done: listen("samples", done, count),
+        )
     written = write_learned(path, found, title=f"What {run.name} has learned")
     if found.heads is not None:
         header, rows = layer_table(found.heads)

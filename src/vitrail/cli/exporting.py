@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,7 +11,7 @@ from cyclopts import Parameter, validators
 
 from vitrail.cli.app import Output, app
 from vitrail.cli.show import MAX_WIDTH, show_facts, show_lines, show_stage
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import refuse
 
 if TYPE_CHECKING:
     from vitrail.engines.export.package import Comparison, Package
@@ -23,8 +23,8 @@ Points = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=100))
 @app.command(help_epilogue="Example: vitrail export runs/photos --format onnx -o photos-onnx")
 def export(
     run: str,
-    output: Path | None = None,
     /,
+    output: Output = None,
     *,
     format_: Annotated[Literal["onnx", "openvino", "torch", "ctranslate2"], Parameter(name="--format")],
     precision: Literal["float32", "bfloat16", "int8"] | None = None,
@@ -33,13 +33,12 @@ def export(
     box_tolerance: PositiveNumber | None = None,
     allow_accuracy_loss: Points | None = None,
     quantization: str | None = None,
-    folder: Output = None,
 ) -> int:
     """Export a trained model for another engine, and verify that both compute the same.
 
     Args:
         run: A run directory or a checkpoint folder.
-        output: New folder, same as -o.
+        output: New folder. Default: exports/NAME-FORMAT.
         format_: Engine: onnx, openvino or torch for classifiers and detectors, ctranslate2 for
             translators.
         precision: Number type of the matrix products; int8 is calibrated on your images. Default: float32.
@@ -48,33 +47,25 @@ def export(
         box_tolerance: Detectors only: likewise for box coordinates, as fractions of the image.
         allow_accuracy_loss: Allowed drop of accuracy or average precision, in points. Default: 0.5.
         quantization: ctranslate2 only: number type of the weights, such as int8.
-        folder: New folder. Default: exports/NAME-FORMAT.
     """
-    if output is not None and folder is not None:
-        raise ConfigError(
-            f"the output was given twice, {output} and {folder}",
-            expected="one folder",
-            remedy="Name it with -o alone",
-        )
-    folder = output if folder is None else folder
     if format_ == "ctranslate2":
         given = {
-            "--precision": precision,
-            "--data": data,
-            "--tolerance": tolerance,
-            "--box-tolerance": box_tolerance,
-            "--allow-accuracy-loss": allow_accuracy_loss,
+            "precision": precision,
+            "data": data,
+            "tolerance": tolerance,
+            "box_tolerance": box_tolerance,
+            "allow_accuracy_loss": allow_accuracy_loss,
         }
-        _refuse(given, f"--format {format_}", "Leave it out; --quantization says how weights are stored")
-        return _export_translator(run, folder, quantization)
-    _refuse({"--quantization": quantization}, f"--format {format_}", "Choose --precision int8")
+        refuse(given, "another --format", "Leave it out; --quantization says how weights are stored")
+        return _export_translator(run, output, quantization)
+    refuse({"quantization": quantization}, "--format ctranslate2", "Choose --precision int8")
 
     from vitrail.engines.export.comparison import DEFAULT_LOSS_POINTS
     from vitrail.studies.exporting import export as export_images
 
     package = export_images(
         run,
-        folder,
+        output,
         export_format=format_,
         precision=precision or "float32",
         data=data,
@@ -95,12 +86,6 @@ def _export_translator(run: str, folder: Path | None, quantization: str | None) 
     folder = default_output(run, "ctranslate2", quantization or "float32") if folder is None else folder
     show_lines(export_ctranslate2(load_any(run), folder, quantization=quantization).to_lines())
     return 0
-
-
-def _refuse(given: Mapping[str, object], where: str, remedy: str) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"{name} was given with {where}", expected="it without", remedy=remedy)
 
 
 def show_package(package: Package) -> None:

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from vitrail.cli.app import Settings, app, split_names
-from vitrail.cli.show import make_table, show_lines, show_live
+from vitrail.cli.app import Page, Settings, app, split_names
+from vitrail.cli.show import show_facts, show_lines, show_live, show_table
 from vitrail.core.duration import format_duration
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ def lab(
     names: Annotated[list[str] | None, Parameter(name="CLAIM")] = None,
     /,
     *,
-    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("lab"),
+    output: Page = Path("lab"),
     seed: int = 0,
     pictures: str = "",
     set_: Settings = (),
@@ -45,11 +43,8 @@ def lab(
     if not names:
         from vitrail.lab import CLAIMS
 
-        table = make_table("claim", "statement", "source")
-        table.columns[0].no_wrap = True
-        for name, claim in CLAIMS.items():
-            table.add_row(name, Text(claim.statement), Text(claim.source))
-        Console().print(table)
+        rows = ((name, claim.statement, claim.source) for name, claim in CLAIMS.items())
+        show_table(("claim", "statement", "source"), rows, texts=(0, 1, 2))
         return 0
     from vitrail.lab.harness import run_claims
 
@@ -67,8 +62,7 @@ def _show_measuring() -> Iterator[OnLabEvent]:
 
     from vitrail.lab.harness import ClaimBegan, ClaimEnded
 
-    console = Console()
-    with show_live(console, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as live:
+    with show_live(Console(), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as live:
         heading = ""
 
         def listen(event: LabEvent) -> None:
@@ -78,7 +72,7 @@ def _show_measuring() -> Iterator[OnLabEvent]:
                 live.begin(heading)
                 live.write(heading)
             elif isinstance(event, ClaimEnded):
-                console.print(_table_of(event))
+                _show_ended(event)
             else:
                 live.update(f"{heading} {event.what}", completed=event.done, total=event.total)
                 if live.is_due:
@@ -87,18 +81,15 @@ def _show_measuring() -> Iterator[OnLabEvent]:
         yield listen
 
 
-def _table_of(event: ClaimEnded) -> Table:
+def _show_ended(event: ClaimEnded) -> None:
     result = event.result
-    table = make_table("", "")
-    table.show_header = False
-    table.columns[0].no_wrap = True
-    for name, text in (
-        ("claim", result.statement),
-        ("source", result.source),
-        ("published", result.published),
-        ("measured", result.measured),
-        ("verdict", result.decision),
-        ("time", f"{format_duration(result.seconds)}, picture {event.picture}"),
-    ):
-        table.add_row(name, Text(text))
-    return table
+    show_facts(
+        (
+            ("claim", result.statement),
+            ("source", result.source),
+            ("published", result.published),
+            ("measured", result.measured),
+            ("verdict", result.decision),
+            ("time", f"{format_duration(result.seconds)}, picture {event.picture}"),
+        )
+    )

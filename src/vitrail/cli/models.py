@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from vitrail.cli.app import Flag, Settings, app
-from vitrail.cli.show import MAX_WIDTH, make_table, show_facts, show_json, show_lines, show_table
-from vitrail.core.errors import ConfigError
+from vitrail.cli.show import MAX_WIDTH, show_facts, show_json, show_lines, show_table
+from vitrail.core.errors import ConfigError, refuse
 
 if TYPE_CHECKING:
     from vitrail.models.contract import ModelConfig
@@ -42,24 +42,13 @@ def models(
         settings: Show the settings of the model that --set model.NAME=VALUE changes.
         json: Print JSON instead of tables.
     """
-    if size is not None and (name is None or settings):
-        raise ConfigError(
-            f"--size {size} was given without a card to show",
-            expected="--size with the name of a model, and without --settings",
-            remedy="Name the model, as in vitrail models swin_t --size 384",
-        )
-    if set_ and name is None:
-        raise ConfigError(
-            f"--set {set_[0]} was given without a model",
-            expected="--set with the name of a model",
-            remedy="Name the model, as in vitrail models vit_s16 --set model.patch_size=1",
-        )
-    if settings and (name is None or json):
-        raise ConfigError(
-            "--settings was given without a name or with --json",
-            expected="--settings with the name of a model alone",
-            remedy="Name the model, as in vitrail models swin_t --settings",
-        )
+    named = "Name the model, as in vitrail models swin_t"
+    if name is None or settings:
+        refuse({"size": size}, "the name of a model, without --settings", f"{named} --size 384")
+    if name is None or json:
+        refuse({"settings": settings}, "the name of a model, without --json", f"{named} --settings")
+    if name is None:
+        refuse({"set": set_}, "the name of a model", f"{named} --set model.window_size=4")
 
     from vitrail.models.describe import describe, list_cards, parse_size
 
@@ -129,13 +118,16 @@ def show_settings(name: str, changes: Mapping[str, Any]) -> None:
     from vitrail.models import configure
 
     config = configure(name, **changes)
-    table = make_table("setting", "value", "meaning")
-    table.columns[0].no_wrap = True
     values = config.model_dump(mode="json")
-    for field, info in type(config).model_fields.items():
-        meaning = " ".join((info.description or "").replace("``", "").split())
-        table.add_row(f"model.{field}", Text(json_format.dumps(values[field])), Text(meaning))
-    Console().print(table)
+    rows = [
+        (
+            f"model.{field}",
+            json_format.dumps(values[field]),
+            " ".join((info.description or "").replace("``", "").split()),
+        )
+        for field, info in type(config).model_fields.items()
+    ]
+    show_table(("setting", "value", "meaning"), rows, texts=(0, 1, 2))
 
 
 def show_card(card: Card, changes: Sequence[str] = ()) -> None:

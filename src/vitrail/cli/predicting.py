@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Output, Share, Texts, app, deliver, read_names
-from vitrail.cli.show import show_line_fault
-from vitrail.core.errors import ConfigError
+from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Output, Share, Texts, app, read_names
+from vitrail.cli.show import show_errors, show_json, show_line_fault, show_lines, show_table
+from vitrail.core.errors import ConfigError, refuse
+
+if TYPE_CHECKING:
+    from vitrail.tasks.answer_files import FileResults
 
 Files = Annotated[list[str], Parameter(name="FILE")]
 
@@ -57,18 +60,11 @@ def predict(
             remedy=other_use(opened.preprocessing),
         )
     given = {"top": top, "threshold": threshold, "engine": engine, "precision": precision}
-    for option in (name for name, value in given.items() if value is not None):
-        if option not in task.predict_options:
-            fitting = [
-                name
-                for name, other in TASKS.items()
-                if isinstance(other, Predicting) and option in other.predict_options
-            ]
-            raise ConfigError(
-                f"--{option} does not apply to {run}, a model for {task.name}",
-                expected=f"a model for {' or '.join(fitting)}",
-                remedy=f"Leave out --{option}",
-            )
+    for option, value in given.items():
+        fitting = [name for name, other in TASKS.items() if option in getattr(other, "predict_options", ())]
+        if task.name not in fitting:
+            needs = f"a model for {' or '.join(fitting)}"
+            refuse({option: value}, needs, f"Leave it out for {run}, a model for {task.name}")
     options = FileOptions(
         source=run if engine == AUTOMATIC else opened,  # bench's measurements lie beside the run
         top=top,
@@ -252,3 +248,25 @@ def retrieve(
         check_answer_file(output, STRUCTURED)
     found = find(ImageTextEncoder(run), files, text, top=top, by_image=by_image)
     return deliver(retrieval_results(found), output, as_json=json)
+
+
+def deliver(results: FileResults, output: Path | None, *, as_json: bool) -> int:
+    """Print predictions as a table or as JSON, or write them to a file; return the exit code.
+
+    Args:
+        output: its suffix decides the format.
+    """
+    from vitrail.tasks.answer_files import write_answers
+
+    if output is not None and results.table:
+        write_answers(output, results)
+        show_errors(results.errors)
+        show_lines([str(output)])
+    elif as_json and output is None:
+        show_json(results.tree)
+    else:
+        if results.rows:
+            show_table(results.columns, results.rows, texts=(0, 1))
+        show_errors(results.errors)
+        show_lines(results.notes)
+    return EXIT_SOME_FAILED if results.errors else 0

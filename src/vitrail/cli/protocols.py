@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cyclopts import Parameter
 from rich.console import Console
 
-from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, app, parse_numbers, split_names
+from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Page, app, parse_numbers, split_names
 from vitrail.cli.show import (
     MAX_WIDTH,
     on_two_lines,
     show_facts,
-    show_images_done,
     show_json,
     show_lines,
     show_parts_done,
@@ -24,7 +22,7 @@ from vitrail.cli.show import (
     show_wrapped,
 )
 from vitrail.core.duration import parse_duration
-from vitrail.core.errors import ConfigError, check_name
+from vitrail.core.errors import ConfigError, check_name, refuse
 
 if TYPE_CHECKING:
     from vitrail.studies.vtab import VtabScores
@@ -37,8 +35,6 @@ USED_BY = {
     "output": ("fine-tune",),
 }
 """Options of ``vitrail probe``, and the protocols that use them."""
-
-Page = Annotated[Path, Parameter(name=["--output", "-o"])]
 
 
 @app.command(help_epilogue="Example: vitrail calibrate runs/photos photos/")
@@ -151,7 +147,7 @@ def robustness(
     severities: str = "1,2,3,4,5",
     reference: str | None = None,
     split: str = "test",
-    images: int | None = None,
+    images: Count | None = None,
     seed: int = 0,
     json: Flag = False,
     output: Page = Path("robustness.html"),
@@ -174,8 +170,6 @@ def robustness(
     from vitrail.studies.robustness import measure_robustness, robustness_table, write_robustness
 
     check_picture_path(output)
-    if images is not None and images < 1:
-        raise ConfigError(f"{images} images were to be drawn", expected="1 or more", remedy="Draw 500")
     with show_parts_done() as listen:
         found, examples = measure_robustness(
             run,
@@ -228,13 +222,9 @@ def benchmarks(name: str | None = None, /) -> int:
 def _options_of(protocol: str, **options: Any) -> dict[str, Any]:
     """Return the given options of a probe under the names of the pipeline; refuse those without effect."""
     given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
+    for name, value in given.items():
         if protocol not in USED_BY[name]:
-            raise ConfigError(
-                f"--{name} was given, and --protocol {protocol} does not use it",
-                expected=f"it with --protocol {' or '.join(USED_BY[name])}",
-                remedy=f"Leave out --{name}, or choose another protocol",
-            )
+            refuse({name: value}, f"--protocol {' or '.join(USED_BY[name])}")
     if "neighbours" in given:
         given["num_neighbours"] = given.pop("neighbours")
     if "budget" in given:
@@ -255,7 +245,7 @@ def faithfulness(
     steps: Count = 16,
     seed: int = 0,
     json: Flag = False,
-    output: Annotated[Path, Parameter(name=["--output", "-o"])] = Path("faithfulness.html"),
+    output: Page = Path("faithfulness.html"),
 ) -> int:
     """Test whether explanations name what a model decides by: cover the most relevant patches first.
 
@@ -278,7 +268,7 @@ def faithfulness(
 
     check_picture_path(output)
     names = None if methods is None else split_names(methods)
-    with show_images_done(images) as listen:
+    with show_parts_done() as listen:
         found = measure(
             run,
             data,
@@ -288,7 +278,7 @@ def faithfulness(
             filling=filling,
             num_steps=steps,
             seed=seed,
-            on_image=listen,
+            on_image=lambda done: listen("images", done, images),
         )
     write_faithfulness(output, found, title=f"Faithfulness of explanations: {run.name}")
     if json:

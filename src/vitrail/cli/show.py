@@ -8,15 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-
-from vitrail.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -30,25 +27,14 @@ IN_WORDS = {"nll": "log loss", "correct": "training accuracy"}  # of scores, for
 SELDOM_S = 15.0  # between lines of progress where there is no terminal
 
 
-def show_json(value: Any, path: Path | None = None) -> None:
-    """Write JSON to standard output, or to a file.
+def show_json(value: Any) -> None:
+    """Print JSON."""
+    show_lines([to_json(value)])
 
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
-    if path is None:
-        show_lines([text])
-        return
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror}",
-            expected="a file in a folder that exists and is writable",
-            remedy="Choose another output",
-        ) from None
-    show_lines([str(path)])
+
+def to_json(value: Any) -> str:
+    """Return JSON that people read."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
 def show_lines(lines: Iterable[str]) -> None:
@@ -116,14 +102,6 @@ def show_stage(stage: str) -> None:
     sys.stderr.flush()
 
 
-def make_table(*columns: str) -> Table:
-    """Return an empty table in the common style."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def show_table(
     header: Sequence[str],
     rows: Iterable[Sequence[str]],
@@ -139,11 +117,12 @@ def show_table(
         width: of the terminal (default: as it is).
         padding: spaces between columns.
     """
-    table = make_table(*header)
-    table.show_header, table.padding = any(header), (0, padding, 0, 0)
-    for number, column in enumerate(table.columns):
-        if number not in texts:
-            column.justify, column.no_wrap = "right", True
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", padding=(0, padding, 0, 0), show_header=any(header)
+    )
+    for number, name in enumerate(header):
+        is_text = number in texts
+        table.add_column(name, overflow="fold", justify="left" if is_text else "right", no_wrap=not is_text)
     for row in rows:
         table.add_row(*(Text(cell, overflow="fold") for cell in row))
     Console(width=width).print(table)
@@ -243,11 +222,3 @@ def show_parts_done() -> Iterator[Callable[[str, int, int], None]]:
             live.update(part, completed=done, total=total or None)
 
         yield listen
-
-
-@contextmanager
-def show_images_done(total: int) -> Iterator[Callable[[int], None]]:
-    """Yield a listener for the number of images done; only on a terminal."""
-    with show_parts_done() as listen:
-        listen("images", 0, total)
-        yield lambda done: listen("images", done, total)

@@ -43,7 +43,9 @@ class Config(BaseModel):
         >>> asked.seed, asked.is_given("seed"), asked.is_given("steps")
         (7, True, False)
         """
-        return self.with_changes(changes)._mark([path.split(".") for path in changes])
+        changed = self.with_changes(changes)
+        changed._keep_given(changes)
+        return changed
 
     def is_given(self, field: str) -> bool:
         """Whether a field was set, not left to its default."""
@@ -56,20 +58,17 @@ class Config(BaseModel):
         Raises:
             ConfigError: as ``with_changes``.
         """
-        return self.with_changes(_given_fields(asked))
+        given = asked.model_dump(mode="json", exclude_unset=True)
+        return self.from_tree(_merge(self.model_dump(mode="json"), given))
 
-    def _mark(self, paths: list[list[str]]) -> Self:
-        given: dict[str, list[list[str]]] = {}
-        for first, *rest in paths:
-            given.setdefault(first, []).append(rest)
-        values: dict[str, Any] = dict(self)
-        for name, value in values.items():
-            inner = given.get(name, [])
-            if isinstance(value, Config) and [] not in inner:  # an empty rest gives the whole section
-                values[name] = value._mark(inner)
-        marked = self.model_copy(update=values)
-        marked.model_fields_set.intersection_update(given)
-        return marked
+    def _keep_given(self, paths: Iterable[str]) -> None:
+        """Mark only the fields of some dotted paths as given."""
+        parts = [path.partition(".") for path in paths]
+        for name, value in self:
+            inner = [rest for first, _, rest in parts if first == name]
+            if isinstance(value, Config) and "" not in inner:  # nothing after it gives the whole section
+                value._keep_given(inner)
+        self.model_fields_set.intersection_update(first for first, _, _ in parts)
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Self:
@@ -176,18 +175,12 @@ def _assign(tree: dict[str, Any], path: str, value: Any) -> None:
         node = node[part]
 
 
-def _given_fields(config: Config) -> dict[str, Any]:
-    """Return dotted paths and plain values of the given fields; for a dictionary, of its entries."""
-    tree = config.model_dump(mode="json")
-    found: dict[str, Any] = {}
-    for name in config.model_fields_set:
-        value = getattr(config, name)
-        inner = _given_fields(value) if isinstance(value, Config) else tree[name]
-        if isinstance(inner, dict):
-            found |= {f"{name}.{path}": each for path, each in inner.items()}
-        else:
-            found[name] = inner
-    return found
+def _merge(tree: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Change some entries of nested dictionaries, in place."""
+    for name, value in changes.items():
+        is_section = isinstance(value, dict) and isinstance(tree.get(name), dict)
+        tree[name] = _merge(tree[name], value) if is_section else value
+    return tree
 
 
 def _explain(error: ValidationError, name: str) -> ConfigError:

@@ -102,6 +102,26 @@ def check_name(
         )
 
 
+def refuse(given: Mapping[str, object], needs: str, remedy: str = "Leave it out") -> None:
+    """Refuse options without what they need.
+
+    Args:
+        given: values by field, as of ``class_name`` for --class; None, False and empty ones are not given.
+        needs: completes "--option requires".
+
+    Raises:
+        ConfigError: one was given.
+    """
+    names = [
+        f"--{name.removesuffix('_name').replace('_', '-')}"
+        for name, value in given.items()
+        if not (value is None or value is False or value in ((), {}))
+    ]
+    if names:
+        options, verb = " and ".join(names), "requires" if len(names) == 1 else "require"
+        raise ConfigError(f"{options} {verb} {needs}", expected=f"no {options} otherwise", remedy=remedy)
+
+
 def _plain(name: str) -> str:
     """Return ``vit_base_patch16_224`` of ``google/vit-base-patch16-224`` and ``timm:...224.augreg_in1k``."""
     return re.sub(r"\W", "_", re.sub(r"^.*[:/](?=.{5})|\.[a-z].*$", "", name.lower()))

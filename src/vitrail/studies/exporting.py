@@ -13,7 +13,7 @@ from vitrail.engines.export.package import Format, Package, Precision
 from vitrail.engines.loading import RUN_FILE, load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.contract import Task
-from vitrail.tasks.preparing import open_as, open_checked
+from vitrail.tasks.preparing import open_checked
 from vitrail.tasks.registry import TASKS, open_run, task_of_model
 from vitrail.train.processes import single_process
 
@@ -104,7 +104,7 @@ def find_samples(
         experiment = open_run(run).experiment
         on_stage(f"opening {experiment.data.source}")
         try:
-            dataset, _ = open_as(experiment, single_process())
+            dataset, _ = open_checked(task, experiment.data, single_process())
             return _take_splits(task, loaded, dataset)
         except DataError as error:  # moved or changed since, or a network that cannot be reached
             on_stage(f"the data of the run cannot be used: {error.given}")

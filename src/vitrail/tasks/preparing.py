@@ -20,6 +20,7 @@ from vitrail.tasks.contract import Choice, ModelRequest, Parts, Settled, Task
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source
 from vitrail.tasks.request import Request, read_asked
 from vitrail.train.budget import MIN_STEPS, Deadline, calibrate, steps_for_budget
+from vitrail.train.events import ignore
 from vitrail.train.machine import measure_matrix_products
 from vitrail.train.objective import Settling
 from vitrail.train.processes import Processes
@@ -61,7 +62,7 @@ class Prepared:
 OnCheck = Callable[[Checking | Checked], None]
 
 
-def prepare(request: Request, processes: Processes, on_check: OnCheck = lambda event: None) -> Prepared:
+def prepare(request: Request, processes: Processes, on_check: OnCheck = ignore) -> Prepared:
     """Open and check the data, and choose every setting of the experiment.
 
     With several processes the first one decides for all.
@@ -80,7 +81,7 @@ def prepare(request: Request, processes: Processes, on_check: OnCheck = lambda e
         stored = _stored_experiment(Path(request.config), source, request.settings)
         task = task_of(stored)
         repeated = Choice("everything", str(request.config), "the settings of an earlier run")
-        dataset, verdict = open_as(stored, processes, on_check)
+        dataset, verdict = open_checked(task, stored.data, processes, on_check)
         task.check_benchmark(dataset)
         experiment, files = processes.from_first(lambda: task.settle(stored, dataset))
         parts = task.assemble(experiment, dataset, files)
@@ -106,19 +107,8 @@ def prepare(request: Request, processes: Processes, on_check: OnCheck = lambda e
     return Prepared(task, parts, verdict, experiment, (*kept, *request.choices()), deadline)
 
 
-def open_as(
-    experiment: Experiment, processes: Processes, on_check: OnCheck = lambda event: None
-) -> tuple[Any, Verdict]:
-    """Open the data of an experiment, split accordingly.
-
-    Raises:
-        DataError: as ``open_checked``.
-    """
-    return open_checked(task_of(experiment), experiment.data, processes, on_check)
-
-
 def open_checked(
-    task: Task, data: DataSettings, processes: Processes, on_check: OnCheck = lambda event: None
+    task: Task, data: DataSettings, processes: Processes, on_check: OnCheck = ignore
 ) -> tuple[Any, Verdict]:
     """Open a data set, check it in the first process and leave out unusable samples.
 

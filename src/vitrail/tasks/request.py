@@ -8,8 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic import Field
+
 from vitrail.core.config import Config, Place
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import ConfigError, refuse
 from vitrail.core.registry import Registry
 from vitrail.models import MODELS
 from vitrail.tasks.contract import Choice, Task
@@ -27,7 +29,7 @@ RECIPES: Registry[Recipe] = Registry("recipe", "vitrail.tasks", _collect, module
 
 DEFAULT_OUTPUT = "runs"
 
-_OPTIONS = {"budget_s": "budget", "changes": "set", "dry_run": "dry-run"}  # differ from their fields
+_OPTIONS = {"budget_s": "budget", "changes": "set"}  # differ from their fields
 
 
 class Request(Config):
@@ -36,7 +38,7 @@ class Request(Config):
     source: Place | None = None
     model: str | None = None
     weights: Place | None = None
-    budget_s: float | None = None
+    budget_s: float | None = Field(None, gt=0)
     recipe: str | None = None
     config: Place | None = None
     changes: Mapping[str, Any] | None = None
@@ -45,15 +47,6 @@ class Request(Config):
     name: str | None = None
     seed: int | None = None
     dry_run: bool = False
-
-    def check_budget(self) -> None:
-        """Check the budget; ``ConfigError`` if it is no time."""
-        if self.budget_s is not None and self.budget_s <= 0:
-            raise ConfigError(
-                f"the budget is {self.budget_s:g} seconds",
-                expected="a time longer than zero",
-                remedy="Give a budget such as 10m",
-            )
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -75,7 +68,7 @@ class Request(Config):
         """Check the request of a new run.
 
         Raises:
-            ConfigError: data is missing, the budget is not positive, or options exclude each other.
+            ConfigError: data is missing, or options exclude each other.
         """
         if self.source is None:
             raise ConfigError(
@@ -83,41 +76,25 @@ class Request(Config):
                 expected="a folder, a file or a name",
                 remedy="Name the data, or a run to resume",
             )
-        self.check_budget()
         if self.config is not None:
-            self._refuse(
-                ("model", "weights", "budget_s", "recipe"), "--config, which repeats the settings of a run"
-            )
+            needs = "a training without --config, which repeats the settings of a run"
+            self._refuse(("model", "weights", "budget_s", "recipe"), needs)
 
     def check_resumed(self) -> None:
         """Check the request of a resumed run; ``ConfigError`` if a setting of the run would be changed."""
-        self.check_budget()
         settled = ["model", "weights", "recipe", "config", "changes", "name", "seed", "dry_run"]
         if Path(self.output) != Path(DEFAULT_OUTPUT):
             settled.append("output")
-        self._refuse(settled, "--resume, which goes on with a run and its settings")
+        self._refuse(settled, "a training without --resume, which goes on with a run and its settings")
 
     @property
     def _own(self) -> dict[str, Any]:
-        own = dict(self.changes or {})
-        if self.model is not None:
-            own["model.name"] = self.model
-        if self.weights is not None:
-            own["weights"] = str(self.weights)
-        if self.seed is not None:
-            own["train.seed"] = self.seed
-        return own
+        weights = None if self.weights is None else str(self.weights)
+        given = {"model.name": self.model, "weights": weights, "train.seed": self.seed}
+        return {**(self.changes or {}), **{path: value for path, value in given.items() if value is not None}}
 
-    def _refuse(self, fields: Iterable[str], beside: str) -> None:
-        values = {_OPTIONS.get(name, name): getattr(self, name) for name in fields}
-        # a seed of 0 counts as given; an empty mapping and False do not
-        given = [f"--{option}" for option, value in values.items() if value or type(value) is int]
-        if given:
-            raise ConfigError(
-                f"{', '.join(given)} was given together with {beside}",
-                expected="one or the other",
-                remedy="Leave out one of them",
-            )
+    def _refuse(self, fields: Iterable[str], needs: str) -> None:
+        refuse({_OPTIONS.get(name, name): getattr(self, name) for name in fields}, needs)
 
 
 def read_asked(task: Task, settings: Mapping[str, Any]) -> Any:

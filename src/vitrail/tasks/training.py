@@ -22,14 +22,14 @@ from vitrail.models.checkpoint import load_model, save_model
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.contract import Choice, Diagnosis, Parts, Task
 from vitrail.tasks.diagnosing import diagnose
-from vitrail.tasks.preparing import Budget, Checked, Checking, Prepared, fit_steps, open_as, prepare
+from vitrail.tasks.preparing import Budget, Checked, Checking, Prepared, fit_steps, open_checked, prepare
 from vitrail.tasks.registry import open_run, task_of
 from vitrail.tasks.request import DEFAULT_OUTPUT, Request
 from vitrail.train.budget import Deadline, Plan
 from vitrail.train.checkpoints import newest_step
 from vitrail.train.evaluate import Report, run_evaluator
 from vitrail.train.evaluate import evaluate as score
-from vitrail.train.events import Event
+from vitrail.train.events import Event, ignore
 from vitrail.train.interrupt import resumable
 from vitrail.train.loop import fit
 from vitrail.train.objective import Objective, Settling
@@ -55,16 +55,9 @@ class Began:
 class Finished:
     """The training is done; evaluation and report follow."""
 
-    folder: Path
-    """The run directory."""
-
 
 PipelineEvent = Event | Checking | Checked | Prepared | Began | Finished
 OnPipelineEvent = Callable[[PipelineEvent], None]
-
-
-def ignore(event: PipelineEvent) -> None:
-    """Discard an event."""
 
 
 @dataclass(frozen=True)
@@ -152,22 +145,8 @@ def train(
         >>> vitrail.train("mnist5k", budget_s=60).accuracy > 0.9  # doctest: +SKIP
         True
     """
-    request = Request.from_tree(
-        {
-            "source": source,
-            "model": model,
-            "weights": weights,
-            "budget_s": budget_s,
-            "recipe": recipe,
-            "config": config,
-            "changes": changes,
-            "resume": resume,
-            "output": output,
-            "name": name,
-            "seed": seed,
-            "dry_run": dry_run,
-        }
-    )
+    asked = locals()  # the fields of a request, which says what does not fit together
+    request = Request.from_tree({name: value for name, value in asked.items() if name != "on_event"})
     with join_processes() as processes:
         tell = on_event if processes.is_first else ignore
         if request.resume is not None:
@@ -203,9 +182,10 @@ def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> Tr
             remedy="Leave the data out, or start a new run",
         )
     budget = Budget(request.budget_s, started=time.monotonic())
-    dataset, verdict = open_as(run.experiment, processes)
+    task = task_of(run.experiment)
+    dataset, verdict = open_checked(task, run.experiment.data, processes)
     files = {path.name: path.read_bytes() for path in (run.path / FILES_FOLDER).glob("*")}
-    parts = task_of(run.experiment).assemble(run.experiment, dataset, files)
+    parts = task.assemble(run.experiment, dataset, files)
     if request.budget_s is None:
         return _run_to_the_end(run, parts, processes, tell, deadline=None)
     results = run.path / REPORT_FILE
@@ -252,7 +232,7 @@ def _run_to_the_end(
             resume=True,
             deadline=deadline,
         )
-        tell(Finished(run.path))
+        tell(Finished())
         settings, task = run.experiment.train, task_of(run.experiment)
         report = score(
             _settle_objective(task, parts, result.model, settings, processes),
