@@ -10,19 +10,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import ConfigError
 from vitrail.data.text.subwords import vocabulary_to_files
 from vitrail.data.text.word_pieces import WordPieces
 from vitrail.data.text_preprocessing import TextPreprocessing
-from vitrail.models.bert import VARIANTS, BertConfig
+from vitrail.models.bert import BertConfig
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.weights.conversion import convert_to
 from vitrail.models.weights.files import WEIGHT_FILES, hub_file, hub_settings, read_state
-from vitrail.models.weights.preparation import assemble, class_names, faults_of, unlike_ours
+from vitrail.models.weights.preparation import (
+    assemble,
+    class_names,
+    config_like_ours,
+    faults_of,
+    nearest_variant,
+)
 
 MODEL_TYPE = "bert"
 ANY_VARIANT = "bert_base"  # of another size, whose settings are all replaced
-SIZES = ("width", "depth", "num_heads", "hidden_dim")
+SIZES = {"width", "depth", "num_heads", "hidden_dim"}
 NAMES = {
     "vocabulary_size": "vocab_size",
     "width": "hidden_size",
@@ -65,25 +70,14 @@ def load_bert(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
         "labels": labels,
         "pool": "begin" if pools else "mean",
     }
-    faults = faults_of(settings, FIXED)
-    try:
-        config = BertConfig.from_tree(tree)
-    except ConfigError as error:
-        faults.append(error.given)
-    if faults:
-        expected = "a BERT encoder with learned positions and GELU"
-        raise unlike_ours(repository, "BERT", "; ".join(faults), expected)
+    expected = "a BERT encoder with learned positions and GELU"
+    config = config_like_ours(BertConfig, tree, faults_of(settings, FIXED), repository, expected)
     kept = {name: tensor for name, tensor in state.items() if pools or not name.startswith("bert.pooler.")}
     if not has_head:
         zeros = torch.zeros(num_classes, config.width)
         kept |= {"classifier.weight": zeros, "classifier.bias": zeros[:, 0].clone()}
-    sized = (
-        name
-        for name, other in VARIANTS.items()
-        if all(getattr(config, field) == getattr(other, field) for field in SIZES)
-    )
     return assemble(
-        next(sized, ANY_VARIANT),
+        nearest_variant(config, SIZES, ANY_VARIANT),
         config,
         convert_to(kept, source="hf", config=config),
         TextPreprocessing(labels=labels, lower_case=False, max_length=config.max_length),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.core.errors import CheckpointError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.text.clip_subwords import (
     MERGES_FILE,
@@ -16,12 +16,16 @@ from vitrail.data.text.clip_subwords import (
 )
 from vitrail.data.text.subwords import vocabulary_to_files
 from vitrail.data.text_preprocessing import ImageTextPreprocessing
-from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.clip import MLP_RATIO, NORM_EPS, CLIPConfig
 from vitrail.models.weights.conversion import convert_to
 from vitrail.models.weights.files import WEIGHT_FILES, hub_file, hub_settings, read_state
-from vitrail.models.weights.preparation import assemble, transformers_preprocessing, unlike_ours
+from vitrail.models.weights.preparation import (
+    assemble,
+    config_like_ours,
+    nearest_variant,
+    transformers_preprocessing,
+)
 
 MODEL_TYPE = "clip"
 OPEN_CLIP_FILE = "open_clip_config.json"
@@ -30,6 +34,8 @@ CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.261302
 HEAD_WIDTH = 64  # of open_clip's image towers unless stated
 MAX_LENGTH, VOCABULARY_SIZE = 77, 49_408  # likewise, and of transformers
 ANY_VARIANT = "clip_b32"  # whose settings are all replaced
+VARIED = {"name", "begin_id", "end_id", "pad_id", "activation", "vocabulary_size", "max_length"}
+"""Settings in which models of one variant may differ."""
 ACTIVATIONS = ("quick_gelu", "gelu")
 DEFAULTS = {  # what transformers omits from a file
     "num_hidden_layers": 12,
@@ -157,14 +163,9 @@ def _open_clip_config(settings: Mapping[str, Any], repository: str) -> CLIPConfi
 
 
 def _build_config(origin: str, faults: list[str], tree: dict[str, Any]) -> CLIPConfig:
-    if not faults:
-        size = tree["vocabulary_size"]
-        try:
-            return CLIPConfig.from_tree({**tree, "begin_id": size - 2, "end_id": size - 1})
-        except ConfigError as error:
-            faults.append(error.given)
-    expected = "two Transformers as of Radford et al. 2021"
-    raise unlike_ours(origin, "CLIP", "; ".join(faults), expected)
+    size = tree.get("vocabulary_size", 0)
+    tree |= {"begin_id": size - 2, "end_id": size - 1}
+    return config_like_ours(CLIPConfig, tree, faults, origin, "two Transformers as of Radford et al. 2021")
 
 
 def _assemble(
@@ -185,7 +186,7 @@ def _assemble(
     settled = config.with_changes(ends)
     state = read_state(hub_file(repository, weight_files))
     return assemble(
-        _nearest_variant(settled),
+        nearest_variant(settled, CLIPConfig.model_fields.keys() - VARIED, ANY_VARIANT),
         settled,
         convert_to(state, source=source, config=settled),
         ImageTextPreprocessing(**preprocessing.model_dump(), lower_case=True),
@@ -201,11 +202,3 @@ def _read_subwords(repository: str) -> CLIPSubwords:
     if found.name == NUMBERS_FILE:
         files[MERGES_FILE] = hub_file(repository, (MERGES_FILE,)).read_bytes()
     return from_published(files)
-
-
-def _nearest_variant(config: CLIPConfig) -> str:
-    """Return the variant with the same towers, or any: all settings are stored."""
-    varied = {"name", "begin_id", "end_id", "pad_id", "activation", "vocabulary_size", "max_length"}
-    wanted = config.model_dump(exclude=varied)
-    names = (name for name, each in MODELS.items() if isinstance(each, CLIPConfig))
-    return next((name for name in names if MODELS[name].model_dump(exclude=varied) == wanted), ANY_VARIANT)

@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.core.errors import CheckpointError
 from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.models.detr import DETRConfig
@@ -21,9 +20,10 @@ from vitrail.models.weights.preparation import (
     PILLOW_FILTERS,
     assemble,
     class_names,
+    config_like_ours,
     faults_of,
     faults_of_sides,
-    unlike_ours,
+    nearest_variant,
 )
 
 MODEL_TYPE = "detr"
@@ -55,7 +55,7 @@ def load_detector(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
     fitted = fit_config(state, source="hf", config=config)
     fitted = fitted.with_changes({"image_size": preprocessing.image_size})
     converted = convert_to(state, source="hf", config=fitted)
-    name = nearest_variant(config)
+    name = nearest_variant(config, {"backbone_depths", "dilated"}, "detr_r50")
     return assemble_detector(name, fitted, converted, preprocessing, settings, origin=f"hf:{repository}")
 
 
@@ -90,23 +90,8 @@ def to_config(settings: Mapping[str, Any], *, origin: str) -> DETRConfig:
         "dropout": settings.get("dropout", 0.1),
         **changes,
     }
-    if not faults:
-        try:
-            return DETRConfig.from_tree(tree)
-        except ConfigError as error:
-            faults.append(error.given)
     expected = "a post-norm Transformer, equally wide in encoder and decoder, over a ResNet of bottlenecks"
-    raise unlike_ours(origin, "DETR", "; ".join(faults), expected)
-
-
-def nearest_variant(config: DETRConfig) -> str:
-    """Return the published variant with the same backbone."""
-    for name in ("detr_r50", "detr_r101", "detr_r50_dc5", "detr_r101_dc5"):
-        variant = MODELS[name]
-        assert isinstance(variant, DETRConfig)
-        if (variant.backbone_depths, variant.dilated) == (config.backbone_depths, config.dilated):
-            return name
-    return "detr_r50"
+    return config_like_ours(DETRConfig, tree, faults, origin, expected)
 
 
 def read_preprocessing(settings: Mapping[str, Any]) -> BoxPreprocessing:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.core.errors import CheckpointError
 from vitrail.data.text.languages import SIDES
 from vitrail.data.text.marian_subwords import (
     NUMBERS,
@@ -37,7 +37,7 @@ from vitrail.models.weights.layouts.hf import (
     MARIAN_SOURCE,
     MARIAN_TARGET,
 )
-from vitrail.models.weights.preparation import assemble, faults_of, faults_of_sides, unlike_ours
+from vitrail.models.weights.preparation import assemble, config_like_ours, faults_of, faults_of_sides
 from vitrail.nn.sinusoidal import sinusoidal_positions_in_halves
 
 MODEL_TYPE = "marian"
@@ -114,13 +114,8 @@ def to_config(settings: Mapping[str, Any], *, origin: str) -> TransformerConfig:
         "scale_embedding": settings.get("scale_embedding", False),
         "output_bias": True,
     }
-    if not faults:
-        try:
-            return TransformerConfig.from_tree(tree)
-        except ConfigError as error:
-            faults.append(error.given)
     expected = "a post-norm Transformer with sinusoidal positions, equally wide in encoder and decoder"
-    raise unlike_ours(origin, "Marian model", "; ".join(faults), expected)
+    return config_like_ours(TransformerConfig, tree, faults, origin, expected)
 
 
 def to_search(generation: Mapping[str, Any]) -> dict[str, Any]:

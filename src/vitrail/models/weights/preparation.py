@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from vitrail import __version__
 from vitrail.core.config import Config
-from vitrail.core.errors import CheckpointError
+from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.data.preprocessing import Preprocessing
+from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig
 from vitrail.models.weights.layouts.torchvision import PublishedFile
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PILLOW_FILTERS = {2: "bilinear", 3: "bicubic"}
+M = TypeVar("M", bound=ModelConfig)
 
 
 def timm_preprocessing(settings: Mapping[str, Any]) -> Preprocessing:
@@ -143,13 +145,27 @@ def faults_of_sides(settings: Mapping[str, Any]) -> list[str]:
     return faults
 
 
-def unlike_ours(origin: str, kind: str, fault: str, expected: str) -> CheckpointError:
-    """Return the error for a published model of a family that we have, with settings that we do not."""
-    return CheckpointError(
-        f"{origin} is a {kind} unlike ours: {fault}",
+def config_like_ours(
+    family: type[M], tree: Mapping[str, Any], faults: list[str], origin: str, expected: str
+) -> M:
+    """Return the settings of a published model; CheckpointError if they have faults, or are unlike ours."""
+    if not faults:
+        try:
+            return family.from_tree(tree)
+        except ConfigError as error:
+            faults = [error.given]
+    raise CheckpointError(
+        f"{origin} is a {family.family} unlike ours: {'; '.join(faults)}",
         expected=expected,
         remedy="Choose another model; vitrail models lists what we have",
     )
+
+
+def nearest_variant(config: ModelConfig, fields: set[str], otherwise: str) -> str:
+    """Return the first variant that agrees in some fields; it only names the model."""
+    wanted = config.model_dump(include=fields)
+    variants = (each for each in MODELS.values() if type(each) is type(config))
+    return next((each.name for each in variants if each.model_dump(include=fields) == wanted), otherwise)
 
 
 def _as_sizes(value: Any) -> dict[str, int]:

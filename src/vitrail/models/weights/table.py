@@ -85,19 +85,15 @@ def batched(ours: str, theirs: str) -> Entry:
     return changed(ours, theirs, lambda tensor: tensor.squeeze(0), lambda tensor: tensor[None])
 
 
-def transposed(ours: str, theirs: str) -> Entry:
-    """Map a matrix to its transpose."""
-    return changed(ours, theirs, lambda tensor: tensor.mT, lambda tensor: tensor.mT)
+def permuted(ours: str, theirs: str, *axes: int) -> Entry:
+    """Map a tensor to one with other axes; ``axes`` are theirs in our order."""
+    back = [axes.index(axis) for axis in range(len(axes))]
+    return changed(ours, theirs, lambda tensor: tensor.permute(axes), lambda tensor: tensor.permute(back))
 
 
 def kernel(ours: str, theirs: str) -> Entry:
     """Map our channels-last kernel to a channels-first one."""
-    return changed(
-        f"{ours}.weight",
-        f"{theirs}.weight",
-        lambda tensor: tensor.permute(0, 2, 3, 1),
-        lambda tensor: tensor.permute(0, 3, 1, 2),
-    )
+    return permuted(f"{ours}.weight", f"{theirs}.weight", 0, 2, 3, 1)
 
 
 def joined(ours: str, theirs: Sequence[str]) -> Entry:

@@ -21,11 +21,11 @@ from vitrail.models.weights.table import (
     changed,
     layer,
     layers,
+    permuted,
     pointwise,
     rows,
     same,
     torch_attention,
-    transposed,
 )
 
 
@@ -35,12 +35,7 @@ def _jax_vit(config: ViTConfig) -> Iterator[Entry]:
     if isinstance(config.stem, ResNetStemConfig):
         yield from _jax_resnet(config.stem)
         stem = "stem.projection"
-    yield changed(
-        f"{stem}.weight",
-        "embedding/kernel",
-        lambda tensor: tensor.permute(3, 2, 0, 1),
-        lambda tensor: tensor.permute(2, 3, 1, 0),
-    )
+    yield permuted(f"{stem}.weight", "embedding/kernel", 3, 2, 0, 1)
     yield same(f"{stem}.bias", "embedding/bias")
     yield batched("prefix", "cls")
     yield batched("positions.table", "Transformer/posembed_input/pos_embedding")
@@ -76,12 +71,7 @@ def _jax_resnet(stem: ResNetStemConfig) -> Iterator[Entry]:
 
 def _jax_convolution(convolution: str, norm: str, theirs: str, name: str) -> Iterator[Entry]:
     """Map a convolution and its group norm, whose published vectors may have four axes."""
-    yield changed(
-        f"{convolution}.weight",
-        f"{theirs}conv{name}/kernel",
-        lambda tensor: tensor.permute(3, 0, 1, 2),
-        lambda tensor: tensor.permute(1, 2, 3, 0),
-    )
+    yield permuted(f"{convolution}.weight", f"{theirs}conv{name}/kernel", 3, 0, 1, 2)
     for ours, part in (("weight", "scale"), ("bias", "bias")):
         yield changed(f"{norm}.{ours}", f"{theirs}gn{name}/{part}", torch.flatten, lambda tensor: tensor)
 
@@ -92,7 +82,7 @@ def _jax_norm(ours: str, theirs: str) -> Iterator[Entry]:
 
 
 def _jax_dense(ours: str, theirs: str) -> Iterator[Entry]:
-    yield transposed(f"{ours}.weight", f"{theirs}/kernel")
+    yield permuted(f"{ours}.weight", f"{theirs}/kernel", 1, 0)
     yield same(f"{ours}.bias", f"{theirs}/bias")
 
 
@@ -171,12 +161,12 @@ def _clip(config: CLIPConfig, *, text: str = "") -> Iterator[Entry]:
     yield from layer("image.input_norm", "visual.ln_pre")
     yield from _clip_blocks("image", "visual.", config.image_depth)
     yield from layer("image.norm", "visual.ln_post")
-    yield transposed("image.head.weight", "visual.proj")
+    yield permuted("image.head.weight", "visual.proj", 1, 0)
     yield same("text.table.weight", f"{text}token_embedding.weight")
     yield same("text.positions.table", f"{text}positional_embedding")
     yield from _clip_blocks("text", text, config.text_depth)
     yield from layer("text.norm", f"{text}ln_final")
-    yield transposed("text.projection.weight", f"{text}text_projection")
+    yield permuted("text.projection.weight", f"{text}text_projection", 1, 0)
     yield same("logit_scale", "logit_scale")
 
 
