@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Float64, Int64
+from jaxtyping import Float32, Float64, Int64
 
 from vitrail.core.boxes import cxcywh_to_xyxy, xywh_to_xyxy
 from vitrail.data.dataset import order_class_names
@@ -19,7 +19,7 @@ from vitrail.data.file_places import ImageFinder, relative_name
 from vitrail.data.findings import Finding
 from vitrail.data.inspection import read_header_sizes
 from vitrail.data.splits import SplitName
-from vitrail.tasks.detection.dataset import BoxFormat, BoxSplit, RawBoxes, SourceFacts, UnknownBoxes
+from vitrail.tasks.detection.dataset import BoxFormat, BoxSplit, RawBoxes, SourceFacts
 from vitrail.tasks.detection.findings import finding
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -220,44 +220,39 @@ def id_shift(declared: Sequence[int], used: Collection[int]) -> int:
 def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> RawBoxes:
     """Convert the boxes of all splits to pixels and labels.
 
-    Boxes of undeclared classes are left out and counted in the facts. If an image has no annotated size, its
-    header is read.
+    Boxes of undeclared classes are left out and counted in the facts, except where all ids are off by one:
+    then boxes get the class that is meant. If an image has no annotated size, its header is read.
     """
     counts: Counter[str] = Counter()
+    boxes_by_id: Counter[int] = Counter()
     for entry in (entry for annotated in reading.annotated.values() for entry in annotated):
+        boxes_by_id.update(box.key for box in entry.boxes if isinstance(box.key, int))
         counts[entry.name] += 1
         if counts[entry.name] > 1:  # an image may be listed twice, which the doctor reports
             entry.name = f"{entry.name} ({counts[entry.name]})"
-    label_of = {key: label for label, key in enumerate(classes.keys)}
-    boxes_by_id: Counter[int] = Counter()
-    unknown: dict[str, UnknownBoxes] = {}
+    shift = id_shift(classes.ids, boxes_by_id)
+    label_of = {key + shift if isinstance(key, int) else key: i for i, key in enumerate(classes.keys)}
+    unknown: dict[str, tuple[int | str, ...]] = {}
     malformed: dict[str, int] = {}
     claimed: dict[str, tuple[int, int]] = {}
     assembled: dict[SplitName, BoxSplit] = {}
     for split, annotated in reading.annotated.items():
         sizes = reading.sizes_of(split)
-        kept = []
-        for entry, size in zip(annotated, sizes, strict=True):
-            boxes_by_id.update(box.key for box in entry.boxes if isinstance(box.key, int))
-            named = [box for box in entry.boxes if box.key in label_of]
-            left_out = [box for box in entry.boxes if box.key not in label_of]
-            if left_out:
-                (pixels,) = _pixels_of([left_out], size[None], box_format)
-                unknown[entry.name] = UnknownBoxes(
-                    pixels, tuple(box.key for box in left_out), _are_crowds(left_out)
-                )
+        for entry in annotated:
+            if left_out := tuple(box.key for box in entry.boxes if box.key not in label_of):
+                unknown[entry.name] = left_out
             if entry.num_malformed:
                 malformed[entry.name] = entry.num_malformed
             if entry.claimed_size is not None:
                 claimed[entry.name] = entry.claimed_size
-            kept.append(named)
+        kept = [[box for box in entry.boxes if box.key in label_of] for entry in annotated]
         assembled[split] = BoxSplit(
             reading.images_of(split),
             _pixels_of(kept, sizes, box_format),
             [np.array([label_of[box.key] for box in boxes], dtype=np.int64) for boxes in kept],
             [entry.name for entry in annotated],
             sizes=sizes,
-            is_crowd=[_are_crowds(boxes) for boxes in kept],
+            is_crowd=[np.array([box.is_crowd for box in boxes], dtype=np.bool_) for boxes in kept],
             areas=[np.array([box.area for box in boxes], dtype=np.float64) for boxes in kept],
         )
     facts = SourceFacts(
@@ -299,7 +294,3 @@ def _pixels_of(
     together = np.array(numbers, dtype=np.float64).reshape(-1, 4)
     pixels = to_pixels(together, box_format, np.repeat(sizes, counts, axis=0))
     return np.split(pixels, np.cumsum(counts)[:-1]) if counts else []
-
-
-def _are_crowds(boxes: Sequence[AnnotatedBox]) -> Bool[np.ndarray, " _"]:
-    return np.array([box.is_crowd for box in boxes], dtype=np.bool_)

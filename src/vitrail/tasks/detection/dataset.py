@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int64
+from jaxtyping import Int64
 
 from vitrail.data.dataset import DividedDataset, ImageSplit
 from vitrail.data.findings import Finding
@@ -108,17 +108,6 @@ class BoxSplit:
         return digest.hexdigest()
 
 
-class UnknownBoxes(NamedTuple):
-    """Boxes of one image that are left out, since their class id has no name."""
-
-    boxes_xyxy: Float32[np.ndarray, "n 4"]
-    """In pixels, as those of a split."""
-    class_ids: tuple[int | str, ...]
-    """As they stand in the source."""
-    is_crowd: Bool[np.ndarray, " n"]
-    """Whether each stands for a group of objects."""
-
-
 @dataclass(frozen=True)
 class SourceFacts:
     """What a source says of itself, for the doctor to judge; readers make no findings of it.
@@ -135,9 +124,9 @@ class SourceFacts:
     declared_class_ids: tuple[int, ...] = ()
     """Every class id with a name, ascending; empty if the classes have no ids."""
     boxes_by_class_id: Mapping[int, int] = field(default_factory=dict)
-    """Number of boxes of each class id used, ascending, including ids without a name."""
-    unknown_boxes: Mapping[str, UnknownBoxes] = field(default_factory=dict)
-    """By image name, the boxes that are left out because their class id has no name."""
+    """Number of boxes of each class id used, ascending, including ids without a name; see ``id_shift``."""
+    unknown_boxes: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
+    """By image name, the class id of each box that is left out because that id has no name."""
     malformed_boxes: Mapping[str, int] = field(default_factory=dict)
     """By image name, the number of boxes left out because they are not a class and four finite numbers."""
     annotations_without_image: tuple[str, ...] = ()
@@ -147,16 +136,9 @@ class SourceFacts:
     unlisted_images: tuple[str, ...] = ()
     """Image files that are not used, since no annotation or list mentions them."""
 
-    @property
-    def boxes_of_unknown_class(self) -> dict[str, int]:
-        """By image name, the number of boxes left out because their class id has no name."""
-        return {name: len(unknown.class_ids) for name, unknown in self.unknown_boxes.items()}
-
     def num_left_out(self, name: str) -> int:
         """Return the number of boxes of an image that were left out for either reason."""
-        return (
-            len(self.unknown_boxes[name].class_ids) if name in self.unknown_boxes else 0
-        ) + self.malformed_boxes.get(name, 0)
+        return len(self.unknown_boxes.get(name, ())) + self.malformed_boxes.get(name, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

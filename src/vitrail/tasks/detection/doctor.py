@@ -73,7 +73,7 @@ def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
         return
     first, last = declared[0], declared[-1]
     unknown = sorted(set(used) - set(declared))
-    step = id_shift(declared, tuple(used))
+    step = id_shift(declared, used)
     if step:
         yield finding(
             "class-ids-off-by-one",
@@ -85,7 +85,7 @@ def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
             correction="Subtract 1 from" if step > 0 else "Add 1 to",
         )
     elif unknown:
-        images = [f"{name}: {number_of(n, 'box')}" for name, n in facts.boxes_of_unknown_class.items()]
+        images = [f"{name}: {number_of(len(ids), 'box')}" for name, ids in facts.unknown_boxes.items()]
         yield finding(
             "unknown-class-ids",
             images or map(str, unknown),

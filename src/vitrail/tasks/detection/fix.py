@@ -6,7 +6,7 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,7 +24,7 @@ from vitrail.data.images import decode, open_image
 from vitrail.data.inspection import Inspection
 from vitrail.tasks.detection.assembly import id_shift
 from vitrail.tasks.detection.box_format import reread_boxes
-from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, UnknownBoxes
+from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.faults import RepairedBoxes, repair_boxes
 from vitrail.tasks.detection.inspection import ExaminedBoxes, SeenImage, frame_of, inspect_boxes, to_upright
 
@@ -110,7 +110,7 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
     folder = folder.expanduser()
     _refuse_folder(folder, dataset.source)
     items: Items = defaultdict(list)
-    dataset = _give_classes(dataset, items)
+    _note_classes(dataset, items)
     examined = inspect_boxes(dataset)
     for against in examined.format.mixed:
         raise DataError(
@@ -175,26 +175,20 @@ def _refuse_folder(folder: Path, source: str) -> None:
         )
 
 
-def _give_classes(dataset: BoxDataset, items: Items) -> BoxDataset:
-    """Correct class ids that are off by one, and note the boxes that were left out."""
-    renumbered = renumber_classes(dataset)
-    if renumbered is not dataset:
+def _note_classes(dataset: BoxDataset, items: Items) -> None:
+    """Note the boxes whose class ids are off by one, and those that were left out."""
+    facts, names = dataset.facts, {name for split in dataset.splits.values() for name in split.names}
+    if id_shift(facts.declared_class_ids, facts.boxes_by_class_id):
         items["renumbered"] = [
             f"{name}: box {number}"
-            for split in renumbered.splits.values()
+            for split in dataset.splits.values()
             for name, labels in zip(split.names, split.labels, strict=True)
             for number in range(len(labels))
         ]
-    names = {name for split in renumbered.splits.values() for name in split.names}
-    items["unknown-class"] += [
-        f"{name}: a box of class id {class_id}"
-        for name, boxes in renumbered.facts.unknown_boxes.items()
-        for class_id in boxes.class_ids
-        if name in names
-    ]
-    for name, number in renumbered.facts.malformed_boxes.items():
+    for name, keys in facts.unknown_boxes.items():
+        items["unknown-class"] += [f"{name}: a box of class id {key}" for key in keys if name in names]
+    for name, number in facts.malformed_boxes.items():
         items["malformed"] += [name] * (number if name in names else 0)
-    return renumbered
 
 
 def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, RepairedBoxes]]:
@@ -242,39 +236,6 @@ def _annotate(part: Mapping[str, Any], name: str, image: SeenImage, repaired: Re
                 "iscrowd": int(image.is_crowd[number]),
             }
         )
-
-
-def renumber_classes(dataset: BoxDataset) -> BoxDataset:
-    """Correct the classes of all boxes if ids are off by one; else return the data set itself.
-
-    Boxes that were left out, since their id has no name, come after the others of their image.
-    """
-    declared = dataset.facts.declared_class_ids
-    shift = id_shift(declared, tuple(dataset.facts.boxes_by_class_id))
-    if not shift:
-        return dataset
-    label_of = {class_id + shift: label for label, class_id in enumerate(declared)}
-    # No box has the label of a meaningless id.
-    labels = np.array([label_of.get(class_id, -1) for class_id in declared], dtype=np.int64)
-    none = UnknownBoxes(np.zeros((0, 4), dtype=np.float32), (), np.zeros(0, dtype=np.bool_))
-
-    def renumber(split: BoxSplit) -> BoxSplit:
-        added = [dataset.facts.unknown_boxes.get(name, none) for name in split.names]
-        found = [[label_of[key] for key in each.class_ids if isinstance(key, int)] for each in added]
-        rows = list(zip(split.boxes, split.labels, split.is_crowd, added, found, strict=True))
-        return BoxSplit(
-            split.images,
-            [np.concatenate((boxes, each.boxes_xyxy)) for boxes, _, _, each, _ in rows],
-            [np.concatenate((labels[own], np.array(more, dtype=np.int64))) for _, own, _, _, more in rows],
-            split.names,
-            sizes=split.sizes,
-            is_crowd=[np.concatenate((is_crowd, each.is_crowd)) for _, _, is_crowd, each, _ in rows],
-        )
-
-    train, validation, test = map(renumber, dataset.splits.values())
-    used = {class_id - shift: count for class_id, count in dataset.facts.boxes_by_class_id.items()}
-    facts = replace(dataset.facts, boxes_by_class_id=used, unknown_boxes={})
-    return replace(dataset, train=train, validation=validation, test=test, facts=facts)
 
 
 def name_of_copy(source: EncodedImage, name: str, seen: Inspection) -> str:

@@ -68,7 +68,7 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
     if not any(split.num_boxes for split in divided.splits.values()):
         number = sum(map(len, divided.splits.values()))
         facts = divided.facts
-        without_name, malformed = sum(facts.boxes_of_unknown_class.values()), facts.malformed_boxes
+        without_name, malformed = sum(map(len, facts.unknown_boxes.values())), facts.malformed_boxes
         given = f"{text} has {number_of(number, 'image')} and no box"
         if without_name:
             used = ", ".join(map(str, list(facts.boxes_by_class_id)[:10]))

@@ -137,7 +137,8 @@ def test_unknown_classes_are_left_out_and_counted(tmp_path: Path) -> None:
         content["annotations"][0]["category_id"] = 77
 
     raw = read_changed(tmp_path, change)
-    assert raw.facts.boxes_of_unknown_class == {"scene1.png": 1}
+    assert [*raw.facts.unknown_boxes] == ["scene1.png"]
+    assert len(raw.facts.unknown_boxes["scene1.png"]) == 1
     assert raw.facts.boxes_by_class_id[77] == 1
     assert raw.splits["train"].num_boxes == 5
     assert len(raw.splits["train"].labels[1]) == len(raw.splits["train"].is_crowd[1]) == 0

@@ -237,7 +237,8 @@ def test_labels_beyond_the_names_are_unknown(tmp_path: Path) -> None:
     rows = [row(scene) for scene in SCENES]
     rows[1]["objects"]["category"] = [-1]
     raw = OBJECTS.read(save(tmp_path / "saved", rows))
-    assert raw.facts.boxes_of_unknown_class == {"train#1": 1}
+    assert [*raw.facts.unknown_boxes] == ["train#1"]
+    assert len(raw.facts.unknown_boxes["train#1"]) == 1
 
 
 def test_numbers_that_fit_several_formats_are_reported(tmp_path: Path) -> None:

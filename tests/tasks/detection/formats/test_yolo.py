@@ -239,7 +239,8 @@ def test_class_ids_beyond_the_names_are_left_out_and_counted(tmp_path: Path) -> 
         "3 0.5 0.5 0.2 0.2\n2.0 0.5 0.5 0.2 0.2\n-1 0.5 0.5 0.2 0.2\n"
     )
     raw = YOLO.read(tmp_path)
-    assert raw.facts.boxes_of_unknown_class == {"images/train/train-0.png": 2}
+    assert [*raw.facts.unknown_boxes] == ["images/train/train-0.png"]
+    assert len(raw.facts.unknown_boxes["images/train/train-0.png"]) == 2
     assert raw.facts.boxes_by_class_id[3] == raw.facts.boxes_by_class_id[-1] == 1
     assert raw.splits["train"].labels[0].tolist() == [2]
 
