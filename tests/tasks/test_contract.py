@@ -80,7 +80,9 @@ def test_every_task_is_here() -> None:
     assert set(SMALL_RUNS) == set(TASKS)
 
 
-def test_data_is_recognised_and_found_usable(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_is_recognised_and_found_usable(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert recognise(case.source) == (case.small.recognised_as or case.task.name)
     assert task_of_source(str(case.source), case.small.model) is case.task
     seen: list[tuple[int, int]] = []
@@ -89,8 +91,10 @@ def test_data_is_recognised_and_found_usable(case: Case, capsys: pytest.CaptureF
     assert verdict.usable
     if "images" in verdict.counts:
         assert seen[-1] == (sum(verdict.counts["images"].values()),) * 2
-    assert main(["check", str(case.source), "--json"]) == 0
+    page = tmp_path / "page.html"
+    assert main(["check", str(case.source), "--json", "-o", str(page)]) == 0
     assert json.loads(capsys.readouterr().out)["usable"]
+    assert page.read_text().count('<figure class="shot"') > 3
 
 
 def test_every_setting_is_chosen_or_given_and_made_into_a_training(case: Case) -> None:

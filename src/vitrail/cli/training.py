@@ -197,7 +197,7 @@ def check(
         image_column: Column of image files in a table of images with classes. Default: found by its name.
         label_column: Likewise of the classes.
         json: Print every finding as JSON.
-        output: Images with boxes only: write an .html page of images and boxes.
+        output: Write an .html page: samples, findings, classes and sizes.
         fix: Images with boxes only: write a clean copy into this folder, and check it.
     """
     from vitrail.tasks.contract import Repairing
@@ -205,12 +205,11 @@ def check(
     from vitrail.tasks.request import read_asked
 
     task = task_of_source(data)
-    option = "--fix" if fix is not None else "--output" if output is not None else None
-    if option is not None and not isinstance(task, Repairing):
+    if fix is not None and not isinstance(task, Repairing):
         raise ConfigError(
-            f"{option} was given, and {data} has no boxes",
+            f"--fix was given, and {data} has no boxes",
             expected="images with boxes: COCO, Pascal VOC or YOLO",
-            remedy=f"Leave out {option}; --json prints all findings of any data",
+            remedy="Leave out --fix; --output writes a page of all findings of any data",
         )
     settings = read_asked(task, parse_languages(languages) | _named(image_column, label_column)).data
     dataset = task.open(settings.model_copy(update={"source": data}))
@@ -223,8 +222,10 @@ def check(
             show_lines(lines)
 
     tell(verdict.summary())
-    if output is not None and isinstance(task, Repairing):
-        task.draw_findings(output, dataset, verdict)
+    if output is not None:
+        from vitrail.tasks.data_page import write_data_page
+
+        write_data_page(output, dataset, verdict, task.view(dataset))
         tell([f"page {output}"])
     if fix is not None and isinstance(task, Repairing):
         fixed = task.write_clean(dataset, fix)

@@ -29,6 +29,7 @@ from vitrail.train.settings import Experiment
 
 if TYPE_CHECKING:
     from vitrail.engines.export.comparison import ExportObjective
+    from vitrail.tasks.data_page import DataView
     from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations
 
 
@@ -116,10 +117,7 @@ class Predicting(Protocol):
 
 @runtime_checkable
 class Repairing(Protocol):
-    """A task whose doctor illustrates its findings, and writes a repaired copy."""
-
-    def draw_findings(self, path: Path, dataset: Any, verdict: Verdict) -> None:
-        """Write a page with samples of each finding."""
+    """A task whose doctor writes a repaired copy."""
 
     def write_clean(self, dataset: Any, folder: Path) -> Any:
         """Write a repaired copy; the source is only read."""
@@ -227,6 +225,9 @@ class Task(Protocol):
 
     def check(self, dataset: Any, progress: Progress | None = None) -> Verdict:
         """Run the doctor, which tells how many images it has seen of how many."""
+
+    def view(self, dataset: Any) -> DataView:
+        """Return what the doctor's page shows of the samples."""
 
     def choose(self, dataset: Any, asked: Any, request: ModelRequest) -> tuple[Experiment, list[Choice]]:
         """Return an experiment with one step, before the user's settings are applied.

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from making.box_scenes import boxes_in_memory, make_scenes, write_coco
+from vitrail.tasks.data_page import Drawn, choose_samples, write_data_page
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.doctor import check_boxes
-from vitrail.tasks.detection.doctor_page import ImageAt, annotated_figure, choose_samples, write_box_page
+from vitrail.tasks.detection.doctor_page import draw_boxes, view_boxes
 from vitrail.tasks.detection.opening import open_boxes
 
 EVIL = "<script>alert(1)</script>"
@@ -52,7 +53,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(faulty: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     path, dataset = tmp_path_factory.mktemp("written") / "page.html", open_boxes(faulty)
-    write_box_page(path, dataset, check_boxes(dataset))
+    write_data_page(path, dataset, check_boxes(dataset), view_boxes(dataset))
     return path.read_text()
 
 
@@ -79,7 +80,8 @@ def test_names_of_users_are_text_on_the_page(faulty: Path, tmp_path: Path) -> No
     renamed = BoxSplit(train.images, train.boxes, train.labels, names, sizes=train.sizes)
     evil = replace(dataset, source=EVIL, class_names=(EVIL, "b", "c"), train=renamed)
 
-    write_box_page(tmp_path / "page.html", evil, check_boxes(evil))
+    view = view_boxes(evil)._replace(plots=())
+    write_data_page(tmp_path / "page.html", evil, check_boxes(evil), view)
 
     text = (tmp_path / "page.html").read_text()
     assert EVIL not in text
@@ -92,10 +94,16 @@ def memory_set(boxes: list, size: tuple[int, int] = (20, 40)) -> BoxDataset:
     return boxes_in_memory(split)
 
 
-def test_boxes_are_placed_in_shares_of_the_picture() -> None:
-    figure = annotated_figure(memory_set([[10, 5, 30, 15]]), ImageAt("train", 0))
+def draw_first(dataset: BoxDataset, marked: tuple[int, ...] = ()) -> Drawn:
+    drawn = draw_boxes(dataset.train, 0, dataset.class_names, marked)
+    assert drawn is not None
+    return drawn
 
-    (box,) = tags_of(figure).boxes
+
+def test_boxes_are_placed_in_shares_of_the_picture() -> None:
+    drawn = draw_first(memory_set([[10, 5, 30, 15]]))
+
+    (box,) = tags_of(drawn.content).boxes
     assert style_of(box) == {"left": 25, "top": 25, "width": 50, "height": 50}
     assert "20 x 10 px" in box["title"]
 
@@ -103,30 +111,25 @@ def test_boxes_are_placed_in_shares_of_the_picture() -> None:
 def test_a_marked_box_beyond_the_edge_widens_the_view() -> None:
     dataset = memory_set([[10, 5, 30, 15], [30, 5, 44, 15], [300, 5, 310, 15]])
 
-    plain, wide, far = (
-        annotated_figure(dataset, ImageAt("train", 0), marked=marked) for marked in ((), (1,), (2,))
-    )
+    plain, wide, far = (draw_first(dataset, marked) for marked in ((), (1,), (2,)))
 
-    assert "aspect-ratio:40/20" in plain
-    assert "aspect-ratio:44.8/20" in wide
-    assert "aspect-ratio:52/20" in far  # no more than the margin
-    assert all(0 <= style_of(box)["left"] <= 100 for box in tags_of(far).boxes)
+    assert plain.aspect == "40/20"
+    assert wide.aspect == "44.8/20"
+    assert far.aspect == "52/20"  # no more than the margin
+    assert all(0 <= style_of(box)["left"] <= 100 for box in tags_of(far.content).boxes)
 
 
 def test_boxes_with_numbers_that_are_none_are_not_drawn() -> None:
-    figure = annotated_figure(
-        memory_set([[10, 5, 30, 15], [np.nan, 5, 44, 15]]), ImageAt("train", 0), marked=(1,)
-    )
+    drawn = draw_first(memory_set([[10, 5, 30, 15], [np.nan, 5, 44, 15]]), (1,))
 
-    assert len(tags_of(figure).boxes) == 1
-    assert "nan" not in figure
+    assert len(tags_of(drawn.content).boxes) == 1
+    assert "nan" not in drawn.content
 
 
 def test_an_image_that_cannot_be_read_is_left_out() -> None:
     split = BoxSplit([b"no picture"], [np.zeros((0, 4))], [np.zeros(0)], ["a"])
-    dataset = boxes_in_memory(split)
 
-    assert annotated_figure(dataset, ImageAt("train", 0)) == ""
+    assert draw_boxes(split, 0, ("x",)) is None
 
 
 def test_samples_show_every_class_and_every_split() -> None:
@@ -144,21 +147,18 @@ def test_samples_show_every_class_and_every_split() -> None:
         test=BoxSplit(images[:3], boxes[:3], labels[:3], ["t0", "t1", "t2"]),
     )
 
-    chosen = choose_samples(dataset, {"t1"}, 12)
+    chosen = choose_samples(dataset, view_boxes(dataset), {"t1"}, 12)
 
     assert len(chosen) == 12
-    shown = {
-        label for image in chosen for label in dataset.splits[image.split].labels[image.position].tolist()
-    }
-    assert shown == set(range(8))
-    assert ImageAt("test", 1) not in chosen
+    assert set().union(*chosen.values()) == set(range(8))
+    assert ("test", 1) not in chosen
     assert any(image.split == "test" for image in chosen)
 
 
 def test_a_set_without_boxes_has_a_page(tmp_path: Path) -> None:
     dataset = memory_set([])
 
-    write_box_page(tmp_path / "page.html", dataset, check_boxes(dataset))
+    write_data_page(tmp_path / "page.html", dataset, check_boxes(dataset), view_boxes(dataset))
 
     text = (tmp_path / "page.html").read_text()
     assert "no-training-boxes" in text

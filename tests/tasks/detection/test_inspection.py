@@ -7,11 +7,11 @@ from PIL import Image
 from making.box_scenes import boxes_in_memory
 from vitrail.data.images import UPRIGHT
 from vitrail.data.inspection import Inspection
+from vitrail.tasks.data_page import samples_in
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.inspection import (
     Frame,
     frame_of,
-    image_and_box,
     inspect_boxes,
     to_upright,
     turn_boxes,
@@ -50,23 +50,7 @@ def test_named_boxes_are_read_back() -> None:
     examined = inspect_boxes(two_images())
 
     assert examined.name_box(1) == "a: box 1 (x) 3, 3, 8, 8"
-    assert image_and_box(examined.name_box(1), frozenset("abc")) == ("a", 1)
-
-
-@pytest.mark.parametrize(
-    ("item", "expected"),
-    [
-        ("x: box 3 (cat) 1, 2, 3, 4", ("x", 3)),
-        ("x = b.png", ("x", None)),
-        ("x", ("x", None)),
-        ("a: b = c.png: box 12 (a: b) 1, 2, 3, 4", ("a: b = c.png", 12)),
-        ("x: 30 x 40 px claimed", ("x", None)),
-        ("x: box of an unknown kind", ("x", None)),
-        ("cat (17)", None),
-    ],
-)
-def test_items_tell_their_image(item: str, expected: tuple[str, int | None] | None) -> None:
-    assert image_and_box(item, frozenset({"x", "a: b = c.png"})) == expected
+    assert list(samples_in(examined.name_box(1), frozenset("abc"))) == [("a", "box 1 (x) 3, 3, 8, 8")]
 
 
 BOX = np.array([[2, 3, 7, 5]], dtype=np.float32)

@@ -25,7 +25,8 @@ from vitrail.data.image_checks import (
 from vitrail.data.inspection import SeenImages, count_sizes, inspect_splits
 from vitrail.data.text.scripts import MARKUP, MOJIBAKE
 from vitrail.data.text.words import caption_words
-from vitrail.tasks.captioning.dataset import TEXTS, CaptionDataset
+from vitrail.tasks.captioning.dataset import TEXTS, CaptionDataset, CaptionSplit
+from vitrail.tasks.data_page import DataView, draw_image, plot_counts, plots_of_images
 
 MIN_IMAGES = 2  # the loss compares images by their captions, which needs two
 FEW_IMAGES = 1000  # a captioner from random weights learns to name little from fewer
@@ -70,6 +71,18 @@ def check_captions(dataset: CaptionDataset, progress: Progress | None = None) ->
     unlabelled = {name: split.unlabelled for name, split in dataset.splits.items()}
     examined = SeenCaptions(dataset, inspect_splits(unlabelled, progress))
     return judge(dataset, examined, CHECKS, exclude=examined.unreadable)
+
+
+def view_captions(dataset: CaptionDataset) -> DataView:
+    """Return what the doctor's page shows of captioned images."""
+
+    def count(split: CaptionSplit) -> list[int]:
+        return [len(caption_words(text)) for texts in split.captions for text in texts]
+
+    return DataView(
+        lambda split, index, _: draw_image(split, index, split.captions[index]),
+        plots=[*plots_of_images(dataset), plot_counts(dataset, count, "words in a caption", "captions")],
+    )
 
 
 def find_too_few(examined: SeenCaptions) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.captioning.choose import choose
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
-from vitrail.tasks.captioning.doctor import check_captions
+from vitrail.tasks.captioning.doctor import check_captions, view_captions
 from vitrail.tasks.captioning.explanation import explain_caption_files, explain_examples
 from vitrail.tasks.captioning.objective import CaptionObjective
 from vitrail.tasks.captioning.opening import open_captions, recognises
@@ -67,6 +67,7 @@ class CaptioningTask(Task):
     evaluation_batch = 32
     recognises = staticmethod(recognises)
     check = staticmethod(check_captions)
+    view = staticmethod(view_captions)
     predict_files = staticmethod(caption_files)
     conclude = staticmethod(conclude_captions)
     max_epochs = 100

@@ -27,6 +27,7 @@ from vitrail.data.image_checks import (
 from vitrail.data.inspection import Inspection, SeenImages, inspect_splits
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.opening import open_dataset
+from vitrail.tasks.data_page import DataView, draw_image, plots_of_images
 
 
 def check(dataset: ImageDataset | str | os.PathLike[str], progress: Progress | None = None) -> Verdict:
@@ -45,6 +46,16 @@ def check(dataset: ImageDataset | str | os.PathLike[str], progress: Progress | N
     examined = Examined(dataset, inspect_splits(dataset.splits, progress))
     exclude = frozenset(examined.unreadable) - frozenset(_published_test(examined))
     return judge(dataset, examined, CHECKS, exclude=exclude)
+
+
+def view_images(dataset: ImageDataset) -> DataView:
+    """Return what the doctor's page shows of labelled images."""
+    return DataView(
+        lambda split, index, _: draw_image(split, index, [dataset.class_names[split.labels[index]]]),
+        labels=lambda split: [{label} for label in split.labels.tolist()],
+        by_class=True,
+        plots=plots_of_images(dataset),
+    )
 
 
 class Examined(SeenImages):

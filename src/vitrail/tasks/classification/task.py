@@ -24,6 +24,7 @@ from vitrail.report.sections import RunRecord
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.choose import choose, choose_mixing, describe_situation
 from vitrail.tasks.classification.doctor import check as check_images
+from vitrail.tasks.classification.doctor import view_images
 from vitrail.tasks.classification.noisy_student import add_pseudo_labels
 from vitrail.tasks.classification.objective import ClassificationObjective
 from vitrail.tasks.classification.opening import open_dataset, open_to_score, recognises
@@ -67,6 +68,7 @@ class ClassificationTask(Task):
     evaluation_batch = 256
     recognises = staticmethod(recognises)
     check = staticmethod(check_images)
+    view = staticmethod(view_images)
     predict_files = staticmethod(classify_files)
     conclude = staticmethod(conclude_classes)
     check_benchmark = staticmethod(check_published)

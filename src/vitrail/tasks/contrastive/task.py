@@ -23,7 +23,7 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.captioning.dataset import CaptionDataset
-from vitrail.tasks.captioning.doctor import check_captions
+from vitrail.tasks.captioning.doctor import check_captions, view_captions
 from vitrail.tasks.captioning.opening import open_captions
 from vitrail.tasks.contract import (
     Choice,
@@ -64,6 +64,7 @@ class ContrastiveTask(Task):
     evaluation_batch = 128
     fewest = 2  # the loss compares each image with the captions of others
     check = staticmethod(check_captions)
+    view = staticmethod(view_captions)
     conclude = staticmethod(conclude_retrieval)
     max_epochs = 200
     pretrained = "hf:openai/clip-vit-base-patch32"

@@ -6,7 +6,6 @@ for the file as stored, before Exif turns it, or for a larger or smaller copy of
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -228,7 +227,7 @@ class ExaminedBoxes(SeenImages):
         return tuple(self.name_box(index) for index in np.flatnonzero(chosen).tolist())
 
     def name_box(self, index: int) -> str:
-        """Name one box of the table: image, number, class and corners; ``image_and_box`` reads it back."""
+        """Name one box of the table: image, number, class and corners; ``samples_in`` reads it back."""
         table = self.table
         corners = ", ".join(f"{number:.6g}" for number in table.boxes_xyxy[index].tolist())
         name = self.images[int(table.image[index])].name
@@ -240,27 +239,6 @@ def inspect_boxes(dataset: BoxDataset, progress: Progress | None = None) -> Exam
     """Inspect every image of every split."""
     contents = {name: split.content for name, split in dataset.splits.items()}
     return ExaminedBoxes(dataset, inspect_splits(contents, progress))
-
-
-def image_and_box(item: str, names: frozenset[str]) -> tuple[str, int | None] | None:
-    """Parse the image, and the number of its box if there is one, from an item of a finding.
-
-    Args:
-        item: the name of an image, and more after a colon or an equals sign.
-        names: of all images.
-
-    Returns:
-        The image and the number of the box or None; None if it names no image.
-
-    >>> image_and_box("a: b.png: box 3 (cat) 0, 0, 1, 1", frozenset({"a: b.png"}))
-    ('a: b.png', 3)
-    """
-    ends = [len(item), *(found.start() for mark in (": ", " = ") for found in re.finditer(mark, item))]
-    image = next((item[:end] for end in ends if item[:end] in names), None)
-    if image is None:
-        return None
-    box = re.match(r"(?:: | = )box (\d+)(?:\s|$)", item[len(image) :])
-    return image, int(box[1]) if box else None
 
 
 def _join(parts: list[np.ndarray], dtype: Any, shape: tuple[int, ...] = ()) -> np.ndarray:

@@ -9,7 +9,6 @@ from typing import Any
 
 from vitrail.core.config import Config
 from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.data.findings import Verdict
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.loading import Start, load_start_or_encoder
 from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
@@ -32,7 +31,7 @@ from vitrail.tasks.detection.choose import choose
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.detections import ConfidenceThreshold, own_threshold
 from vitrail.tasks.detection.doctor import check_boxes
-from vitrail.tasks.detection.doctor_page import write_box_page
+from vitrail.tasks.detection.doctor_page import view_boxes
 from vitrail.tasks.detection.files import show_detections
 from vitrail.tasks.detection.fix import write_clean
 from vitrail.tasks.detection.objective import DetectionObjective
@@ -73,15 +72,13 @@ class DetectionTask(Task):
     evaluation_batch = 16
     recognises = staticmethod(recognises)
     check = staticmethod(check_boxes)
+    view = staticmethod(view_boxes)
     write_clean = staticmethod(write_clean)
     predict_files = staticmethod(show_detections)
     conclude = staticmethod(conclude_boxes)
     max_epochs = 2000  # few images, of which each is seen otherwise every time
     pretrained = "hf:facebook/detr-resnet-50"
     evaluation_share = 0.4  # of a train step that an evaluation of as many images takes
-
-    def draw_findings(self, path: Path, dataset: BoxDataset, verdict: Verdict) -> None:
-        write_box_page(path, dataset, verdict)
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> BoxDataSettings:
         """Return settings with a size that opening does not use: a model reads images of any size."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from vitrail.data.dataset import Progress
 from vitrail.data.findings import Finding, Verdict, counted, judge
 from vitrail.data.image_checks import find_similar_names, find_uneven_classes
 from vitrail.tasks.classification.doctor import find_duplicates, find_missing_classes
-from vitrail.tasks.labelling.dataset import TextDataset
+from vitrail.tasks.data_page import DataView, Drawn, plot_counts
+from vitrail.tasks.labelling.dataset import TextDataset, TextSplit
 
 MAX_WORDS = 400  # a longer text is cut off by the usual data.max_length
 
@@ -83,6 +85,29 @@ def check_texts(dataset: TextDataset, progress: Progress | None = None) -> Verdi
     """Examine every text of every split; return findings, errors first, and the texts to leave out."""
     examined = ExaminedTexts(dataset)
     return judge(dataset, examined, CHECKS, exclude=examined.empty)
+
+
+def view_texts(dataset: TextDataset) -> DataView:
+    """Return what the doctor's page shows of labelled texts."""
+    is_text = dataset.labels == "sentence"
+
+    def draw(split: TextSplit, index: int, _: Collection[int]) -> Drawn:
+        tagged = (
+            f"<ruby>{escape(part)}<rt>{escape(dataset.class_names[label])}</rt></ruby>"
+            for part, label in zip(split.parts[index], split.labels[index], strict=True)
+        )
+        return Drawn(f"<p>{' '.join(tagged)}</p>")
+
+    def count(split: TextSplit) -> list[int]:
+        return [len(split.text(index).split()) for index in range(len(split))]
+
+    return DataView(
+        draw,
+        labels=lambda split: [set(labels.tolist()) for labels in split.labels],
+        by_class=is_text,
+        things="texts" if is_text else "words",
+        plots=[plot_counts(dataset, count, "words in a text", "texts")],
+    )
 
 
 def find_unfit(examined: ExaminedTexts) -> Iterator[Finding]:

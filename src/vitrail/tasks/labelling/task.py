@@ -33,7 +33,7 @@ from vitrail.tasks.contract import (
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_texts
 from vitrail.tasks.labelling.choose import choose
 from vitrail.tasks.labelling.dataset import TextDataset, TextSplit
-from vitrail.tasks.labelling.doctor import check_texts
+from vitrail.tasks.labelling.doctor import check_texts, view_texts
 from vitrail.tasks.labelling.explanation import explain_text
 from vitrail.tasks.labelling.objective import LabellingObjective
 from vitrail.tasks.labelling.opening import open_texts, recognises
@@ -74,6 +74,7 @@ class LabellingTask(Task):
     evaluation_batch = 8192  # tokens
     recognises = staticmethod(recognises)
     check = staticmethod(check_texts)
+    view = staticmethod(view_texts)
     max_epochs = 40
     pretrained = "hf:google-bert/bert-base-uncased"
     evaluation_share = 0.35  # of a train step, for a forward pass of the same batch

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from html import escape
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from vitrail.data.text.scripts import (
     Characters,
     count_characters,
 )
+from vitrail.tasks.data_page import DataView, Drawn, plot_counts
 from vitrail.tasks.translation.dataset import PairDataset, PairSplit
 
 MAX_WORDS = 1000  # a longer side is a document, or lines that lost their ends
@@ -70,6 +72,22 @@ def check_pairs(dataset: PairDataset, progress: Progress | None = None) -> Verdi
     """
     examined = ExaminedPairs(dataset)
     return judge(dataset, examined, CHECKS, exclude=examined.unusable)
+
+
+def view_pairs(dataset: PairDataset) -> DataView:
+    """Return what the doctor's page shows of sentence pairs."""
+
+    def draw(split: PairSplit, index: int, _: Collection[int]) -> Drawn:
+        return Drawn(f"<p>{escape(split.sources[index])}</p><p>{escape(split.targets[index])}</p>")
+
+    def count(side: str, split: PairSplit) -> list[int]:
+        return [len(text.split()) for text in getattr(split, side)]
+
+    plots = [
+        plot_counts(dataset, partial(count, side), f"words of a sentence in {language}", "sentences")
+        for language, side in zip(dataset.languages, ("sources", "targets"), strict=True)
+    ]
+    return DataView(draw, plots=plots)
 
 
 class Side(NamedTuple):

@@ -26,7 +26,7 @@ from vitrail.tasks.contract import (
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_texts
 from vitrail.tasks.translation.choose import choose
 from vitrail.tasks.translation.dataset import PairDataset
-from vitrail.tasks.translation.doctor import check_pairs
+from vitrail.tasks.translation.doctor import check_pairs, view_pairs
 from vitrail.tasks.translation.explanation import explain_examples, explain_text
 from vitrail.tasks.translation.objective import TranslationObjective
 from vitrail.tasks.translation.opening import open_pairs, recognises
@@ -57,6 +57,7 @@ class TranslationTask(Task):
     evaluation_batch = 8192  # tokens
     recognises = staticmethod(recognises)
     check = staticmethod(check_pairs)
+    view = staticmethod(view_pairs)
     conclude = staticmethod(conclude_translations)
     max_epochs = 200
     evaluation_share = 2.0  # of a train step, for decoding the same number of pairs
