@@ -190,6 +190,26 @@ def test_boxes_for_another_size_are_scaled(tmp_path: Path) -> None:
     assert_boxes_lie_on_their_colours(open_boxes(tmp_path / "clean"))
 
 
+def test_areas_of_the_objects_are_kept(tmp_path: Path) -> None:
+    scenes = make_scenes()
+    scenes[1].claimed = tuple(3 * side for side in scenes[1].pixels.shape[:2])
+    scenes[1].boxes = [[3 * number for number in box] for box in scenes[1].boxes]
+    source = write_coco(tmp_path / "set", scenes)
+    file = source / "annotations" / "instances_train.json"
+    content = json.loads(file.read_text())
+    given = [55.5, 0, 1e9, 90, None, 99.9]  # of the boxes of two images, the second at three times its size
+    for entry, area in zip(content["annotations"], given, strict=False):
+        entry["area"] = area
+    file.write_text(json.dumps(content))
+
+    fix(source, tmp_path / "clean")
+
+    entries = json.loads((tmp_path / "clean/annotations/instances_train.json").read_text())["annotations"]
+    of_boxes = [entry["bbox"][2] * entry["bbox"][3] for entry in entries]
+    expected = [55.5, of_boxes[1], of_boxes[2], 10, of_boxes[4], 11.1, *of_boxes[6:]]
+    assert [entry["area"] for entry in entries] == pytest.approx(expected)
+
+
 OTHER_NUMBERS = {
     "coco": as_corners,
     "voc": as_xywh,

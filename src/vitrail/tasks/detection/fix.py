@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,10 +95,10 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
     """Write a clean copy of a data set as COCO JSON, repaired where that needs no guess.
 
     Images are copied as they are, except those that Exif turns, which are stored upright. Boxes are brought
-    to the upright image, ordered, clipped, and dropped if they have no area or are duplicates. Images that
-    lose every box, or whose pixels occur in an earlier split, are left out. Class ids go from 1 on without
-    gaps; where those of the boxes are off by one from those of the names, they are corrected. Masks and
-    keypoints of the source are not copied.
+    to the upright image, ordered, clipped, and dropped if they have no area or are duplicates; areas in the
+    source are kept, but never above that of the box. Images that lose every box, or whose pixels occur in an
+    earlier split, are left out. Class ids go from 1 on without gaps; where those of the boxes are off by one
+    from those of the names, they are corrected. Masks and keypoints of the source are not copied.
 
     Args:
         dataset: what ``open_boxes`` returned.
@@ -215,7 +216,7 @@ def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, 
         elif first_split.setdefault(seen.pixel_hash, image.split) != image.split:
             changes = {"copy": [image.name]}
         else:
-            yield image, repaired
+            yield image._replace(frame=frame), repaired
         for kind, names in changes.items():
             items[kind] += names
 
@@ -224,15 +225,17 @@ def _annotate(part: Mapping[str, Any], name: str, image: SeenImage, repaired: Re
     boxes_xywh = xyxy_to_xywh(torch.from_numpy(repaired.boxes_xyxy)).tolist()
     image_id, seen = len(part["images"]) + 1, image.inspection
     part["images"].append({"id": image_id, "file_name": name, "width": seen.width, "height": seen.height})
+    areas = image.areas * (seen.width * seen.height / math.prod(image.frame.size))
     for number, box in zip(repaired.kept.tolist(), boxes_xywh, strict=True):
         rounded = [round(value, DECIMALS) for value in box]
+        box_area = rounded[2] * rounded[3]
         part["annotations"].append(
             {
                 "id": len(part["annotations"]) + 1,
                 "image_id": image_id,
                 "category_id": FIRST_CLASS_ID + int(image.labels[number]),
                 "bbox": rounded,
-                "area": round(rounded[2] * rounded[3], DECIMALS),
+                "area": round(min(areas[number] or box_area, box_area), DECIMALS),
                 "iscrowd": int(image.is_crowd[number]),
             }
         )

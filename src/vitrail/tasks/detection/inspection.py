@@ -116,6 +116,8 @@ class SeenImage(NamedTuple):
     labels: Int64[np.ndarray, " n"]
     is_crowd: Bool[np.ndarray, " n"]
     """Whether each box stands for a group."""
+    areas: Float[np.ndarray, " n"]
+    """Of the objects as annotated; 0 where the source has none."""
     frame: Frame
     """Which pixels its boxes were drawn on."""
 
@@ -149,9 +151,10 @@ class ExaminedBoxes(SeenImages):
         for split_name, index, name, seen in self.rows():
             if not seen.error:
                 split = splits[split_name]
-                boxes, labels, is_crowd = split.boxes[index], split.labels[index], split.is_crowd[index]
+                columns = (split.boxes, split.labels, split.is_crowd, split.areas)
+                boxes, *others = (column[index] for column in columns)
                 frame = frame_of(seen, claimed.get(name), boxes)
-                images.append(SeenImage(name, split_name, index, seen, boxes, labels, is_crowd, frame))
+                images.append(SeenImage(name, split_name, index, seen, boxes, *others, frame))
         return images
 
     @cached_property
