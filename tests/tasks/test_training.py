@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from PIL import Image
 
 from making.plain_pages import plain_pages
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.tasks.contract import match_classes
 from vitrail.tasks.evaluating import evaluate
 from vitrail.tasks.registry import open_run
 from vitrail.tasks.training import Began, Finished, PipelineEvent, TrainedRun, train
@@ -242,10 +244,13 @@ def test_training_data_that_was_moved_is_not_other_data(tmp_path: Path, image_fo
 
 
 def test_data_of_other_classes_is_neither_scored_nor_gone_on_with(whole: Path, image_folder: Path) -> None:
-    with pytest.raises(DataError, match="does not know: blue, green, red"):
+    with pytest.raises(DataError, match="does not know: blue; green; red"):
         evaluate(whole, image_folder)
     with pytest.raises(ConfigError, match="was trained on digits, not on"):
         train(image_folder, resume=whole)
+    other = SimpleNamespace(class_names=("Cat", "cow"), source="pets")
+    with pytest.raises(DataError, match=r"Expected classes among cat; dog\. Rename classes such as 'Cat'"):
+        match_classes(other, ["cat", "dog"])
 
 
 def test_a_shortened_training_in_bfloat16_tells_its_steps_and_is_scored_as_it_is_used(tmp_path: Path) -> None:

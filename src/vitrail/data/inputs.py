@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,7 +28,7 @@ OneImage = Path | bytes | Image.Image | np.ndarray | torch.Tensor
 def list_files(names: Iterable[str | Path]) -> list[Path]:
     """Expand folders and glob patterns; a plain file name stays, whether it exists or not.
 
-    A folder stands for the visible images in it and its subfolders, by name. A missing file stays in the
+    A folder stands for the visible images in it and its subfolders. A missing file stays in the
     list, so that it is reported among the predictions instead of stopping them.
 
     Raises:
@@ -41,7 +41,7 @@ def list_files(names: Iterable[str | Path]) -> list[Path]:
             found = sorted(
                 file
                 for file in path.rglob("*")
-                if is_image_name(file.name) and not file.name.startswith(".") and file.is_file()
+                if not file.name.startswith(".") and file.is_file() and _is_image(file)
             )
         elif glob.has_magic(str(name)) and not path.exists():
             found = sorted(
@@ -59,6 +59,15 @@ def list_files(names: Iterable[str | Path]) -> list[Path]:
     if not files:
         raise DataError("no image was named", expected="one or more files", remedy="Name a file or a folder")
     return files
+
+
+def _is_image(file: Path) -> bool:
+    """Tell images by their suffix, and files without one by their content."""
+    if file.suffix:
+        return is_image_name(file.name)
+    with suppress(DataError), open_image(file):
+        return True
+    return False
 
 
 def name_inputs(inputs: object) -> list[tuple[str, OneImage]]:

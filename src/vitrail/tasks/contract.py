@@ -14,7 +14,7 @@ from torch import nn
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.dataset import Progress
-from vitrail.data.findings import Verdict
+from vitrail.data.findings import Verdict, some_of
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import SampleSource
 from vitrail.models import MODELS, configure
@@ -463,10 +463,14 @@ def match_classes(dataset: Any, class_names: Sequence[str]) -> Int64[np.ndarray,
     """
     unknown = sorted(set(dataset.class_names) - set(class_names))
     if unknown:
+        folded = set(map(str.casefold, class_names))
+        alike = [name for name in unknown if name.casefold() in folded]
         raise DataError(
-            f"{dataset.source} has classes that the model does not know: {', '.join(unknown[:5])}",
-            expected=f"classes among {', '.join(class_names[:10])}",
-            remedy="Evaluate on data with the classes that the model was trained on",
+            f"{dataset.source} has classes that the model does not know: {some_of(unknown, len(unknown))}",
+            expected=f"classes among {some_of(class_names, len(class_names))}",
+            remedy=f"Rename classes such as {alike[0]!r}, the model's but for upper and lower case"
+            if alike
+            else "Leave the others out, or evaluate on data with the classes that the model was trained on",
         )
     return np.array([class_names.index(name) for name in dataset.class_names], dtype=np.int64)
 

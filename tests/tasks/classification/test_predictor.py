@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -62,10 +63,17 @@ def test_bad_files_are_reported_at_their_positions(run: Path, image_folder: Path
     assert predictions[0].to_json() == {"source": str(names[0]), "error": predictions[0].error}
 
 
-def test_a_pattern_stands_for_its_files_and_no_image_is_refused(run: Path, image_folder: Path) -> None:
+def test_patterns_and_folders_stand_for_their_images_and_none_is_refused(
+    run: Path, image_folder: Path, tmp_path: Path
+) -> None:
     predictor = Predictor(run)
     predictions = predictor.predict(str(image_folder / "*" / "*-1.jpg"))
     assert [Path(each.source).name for each in predictions] == ["blue-1.jpg", "green-1.jpg", "red-1.jpg"]
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    shutil.copy(image_folder / "red" / "red-1.jpg", mixed / "photo")
+    (mixed / "README").write_text("no image")
+    assert [Path(each.source).name for each in predictor.predict(mixed)] == ["photo"]
     with pytest.raises(DataError, match="holds no image"):
         predictor.predict(str(image_folder / "*.webp"))
     with pytest.raises(DataError, match="no image was named"):

@@ -46,12 +46,11 @@ def test_scores_equal_those_of_scikit_learn() -> None:
 
     scores = headline_scores(probabilities, labels)
 
+    occurring = [0, 1, 2, 3, 4, 6]
     expected = {
         "accuracy": metrics.accuracy_score(true, predicted),
-        "macro_f1": metrics.f1_score(true, predicted, labels=range(7), average="macro", zero_division=0),
-        "balanced_accuracy": np.mean(
-            metrics.recall_score(true, predicted, labels=[0, 1, 2, 3, 4, 6], average=None)
-        ),
+        "macro_f1": metrics.f1_score(true, predicted, labels=occurring, average="macro"),
+        "balanced_accuracy": np.mean(metrics.recall_score(true, predicted, labels=occurring, average=None)),
         "nll": -np.log(probabilities.double().numpy()[np.arange(97), true]).mean(),
         "top5_accuracy": metrics.top_k_accuracy_score(true, probabilities.numpy(), k=5, labels=range(7)),
     }

@@ -133,7 +133,7 @@ def class_headline(
     interval = f"95 % interval {scores['accuracy_lower']:.1%} to {scores['accuracy_upper']:.1%}"
     entries = [
         (f"{scores['accuracy']:.2%}", "accuracy", interval),
-        (f"{scores['macro_f1']:.3f}", "macro F1", "mean over the classes"),
+        (f"{scores['macro_f1']:.3f}", "macro F1", "mean over the classes that occur"),
         (f"{scores['nll']:.3f}", "log loss", f"mean over the {things}, lower is better"),
         (f"{scores['calibration_error']:.1%}", "calibration error", "confidence against accuracy"),
     ]

@@ -174,7 +174,7 @@ def headline_scores(probabilities: Float[Tensor, "n classes"], labels: Int[Tenso
         "accuracy_lower": lower,
         "accuracy_upper": upper,
         "balanced_accuracy": sum(entry.recall for entry in present) / len(present),
-        "macro_f1": sum(entry.f1 for entry in tables) / len(tables),
+        "macro_f1": sum(entry.f1 for entry in present) / len(present),
         "nll": negative_log_likelihood(probabilities, labels),
         "calibration_error": expected_calibration_error(calibration_bins(probabilities, labels)),
     }
