@@ -1,4 +1,4 @@
-"""Heat maps, contact sheets, and boxes drawn over images."""
+"""Heat maps and boxes drawn over images."""
 
 from __future__ import annotations
 
@@ -16,43 +16,32 @@ from vitrail.interpret.draw import (
     box_text,
     colour_bar,
     colour_of,
-    contact_sheet,
     draw_boxes,
     enlarge_picture,
-    heat_map,
     hex_colour,
+    in_rows,
     overlay,
     shared_limits,
-    side_by_side,
     strength,
     text_colour_on,
     times_even,
     to_picture,
 )
+from vitrail.interpret.viewer.maps import LOST, Heat
 
 
 def brightness(picture: Image.Image) -> np.ndarray:
     return np.asarray(picture.convert("L"), dtype=float)
 
 
-def test_heat_map_is_brightest_where_relevance_is_largest() -> None:
-    relevance = torch.zeros(3, 5)
-    relevance[2, 4] = 1
+def test_brightness_never_falls_with_relevance() -> None:
+    black = Image.new("RGB", (64, 1))
 
-    values = brightness(heat_map(relevance, (50, 30)))
-
-    row, column = np.unravel_index(values.argmax(), values.shape)
-    assert row >= 20
-    assert column >= 40
-
-
-def test_brightness_never_falls_with_relevance_and_a_flat_map_shows_nothing() -> None:
-    ramp = brightness(heat_map(torch.linspace(0, 1, 64)[None], (64, 1), is_smooth=False))[0]
+    ramp = brightness(overlay(black, torch.linspace(0, 1, 64)[None], limits=(0, 1)))[0]
 
     # Conversion to 8-bit grey may round one level down.
     assert (np.diff(ramp) >= -1).all()
-    assert ramp[-1] - ramp[0] > 200
-    assert brightness(heat_map(torch.full((2, 3), 0.3), (6, 4))).max() < 5
+    assert ramp[-1] - ramp[0] > 150
 
 
 def test_overlay_colours_the_relevant_corner_only_and_dims_the_rest() -> None:
@@ -60,25 +49,13 @@ def test_overlay_colours_the_relevant_corner_only_and_dims_the_rest() -> None:
     relevance = torch.zeros(3, 3)
     relevance[0, 0] = 1
 
-    pixels = np.asarray(overlay(picture, relevance)).astype(int)
+    pixels = np.asarray(overlay(picture, relevance, limits=(0, 1))).astype(int)
 
     assert pixels[:5, :5, 0].min() > 150
     assert set(pixels[20:, 20:].flatten().tolist()) == {int(DIMMED * 90)}
-    flat = overlay(Image.new("RGB", (10, 14), (90, 90, 90)), torch.full((2, 3), 0.5))
+    flat = overlay(Image.new("RGB", (10, 14), (90, 90, 90)), torch.full((2, 3), 0.5), limits=(0.5, 3))
     assert flat.size == (10, 14)
     assert set(np.asarray(flat).flatten().tolist()) == {int(DIMMED * 90)}
-
-
-def test_contact_sheet_has_a_tile_for_each_head_of_each_layer() -> None:
-    maps = [torch.rand(3, 2, 5) for _ in range(4)]
-
-    small = contact_sheet(maps[:1], ["layer 0"], tile=20)
-    sheet = contact_sheet(maps, [f"layer {i}" for i in range(4)], tile=20)
-
-    assert sheet.width == small.width
-    assert sheet.height - small.height == 3 * (8 + 3)
-    several = contact_sheet([torch.rand(1, 4, 6), torch.rand(3, 2, 3)], ["fine", "coarse"], tile=30)
-    assert several.size == contact_sheet([torch.rand(3, 4, 6)] * 2, ["fine", "coarse"], tile=30).size
 
 
 def test_pictures_keep_their_pixels_join_in_one_row_and_grow_by_whole_factors() -> None:
@@ -88,7 +65,8 @@ def test_pictures_keep_their_pixels_join_in_one_row_and_grow_by_whole_factors() 
 
     small = Image.new("RGB", (7, 5))
     assert enlarge_picture(small, 21).size == (28, 20)
-    assert side_by_side([small, small], gap=2).size == (16, 5)
+    assert in_rows([small, small], 2, gap=2).size == (16, 5)
+    assert in_rows([small] * 3, 2, gap=2).size == (16, 12)
 
 
 def count_pixels(picture: Image.Image, colour: tuple[int, int, int]) -> int:
@@ -216,10 +194,20 @@ def test_attention_is_drawn_from_even_on_and_what_is_nearly_even_stays_dark() ->
     assert shared_limits(maps[1:]) == (1.0, 3.0)
     assert strength(float(maps[1].max())).startswith("nearly even, at most 1.0")
     assert strength(5.4) == "up to 5.4 times even attention"
-    tiles = [brightness(heat_map(each, (6, 1), is_smooth=False, limits=limits)) for each in maps]
-    assert tiles[0].max() > 200
+    black = Image.new("RGB", (6, 1))
+    tiles = [brightness(overlay(black, each, limits=limits)) for each in maps]
+    assert tiles[0].max() > 150
     assert tiles[1].max() < 10
-    assert brightness(heat_map(maps[1], (6, 1), is_smooth=False, limits=(1.0, 3.0))).max() < 10
+    assert brightness(overlay(black, maps[1], limits=(1.0, 3.0))).max() < 10
+    assert not np.array_equal(brightness(colour_bar(limits)), brightness(colour_bar((1.0, 3.0))))
+
+
+def test_relevance_and_lost_probability_say_how_much_they_are() -> None:
+    assert strength(1.1, "relevance") == "nearly even, at most 1.10 times even relevance"
+    assert strength(0.0, "relevance") == "no relevance"
+    little, much = (Heat(torch.tensor([[0.0, most]]), "occlusion", LOST) for most in (0.034, 0.5))
+    assert (little.said, little.limits) == ("occlusion, up to 3% of the probability lost", (0.0, 0.1))
+    assert much.limits == (0.0, 0.5)
 
 
 def test_even_attention_of_a_window_is_that_of_its_own_keys() -> None:
@@ -238,16 +226,3 @@ def test_what_the_model_does_not_see_is_dark_and_framed() -> None:
     assert set(drawn[:, :10].flatten()) == {70}
     assert set(drawn[1:-1, 11:29].flatten()) == {int(DIMMED * 200)}
     assert (drawn[:, [10, 29]] == 255).all()
-
-
-def test_all_tiles_share_their_colours_and_a_bar_shows_which() -> None:
-    weak, strong = torch.ones(1, 2, 2), torch.ones(1, 2, 2)
-    weak[0, 0, 0], strong[0, 0, 0] = 2.0, 5.0
-    bar = colour_bar((1.0, 5.0))
-
-    sheet = np.asarray(contact_sheet([weak, strong], ["layer 1", "layer 2"], tile=40))
-    assert np.array_equal(sheet[-bar.height :, : bar.width], np.asarray(bar))
-    assert not np.array_equal(np.asarray(bar), np.asarray(colour_bar((1.0, 4.0))))
-    left = sheet.shape[1] - 43 if sheet.shape[1] > bar.width else 3 + 6 + 39
-    first, second = (sheet[16 + 5 + 43 * row, left + 5].astype(float).sum() for row in range(2))
-    assert first < 0.6 * second

@@ -1,4 +1,4 @@
-"""Drawing of heat maps, contact sheets and bounding boxes as Pillow images."""
+"""Drawing of heat maps and bounding boxes as Pillow images."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageFont
 from torch import Tensor
 
 COLOUR_MAP = "inferno"  # perceptually uniform, colour-blind safe, dark at zero
-LABEL_HEIGHT_PX = 16
 GAP_PX = 3
 DIMMED = 0.65  # brightness of a picture under a heat map, so that heat is visible on white
-RAMP_PX = 72  # width of a colour bar without its numbers
+OPACITY = 0.75  # of the brightest colour
+RAMP_PX, BAR_PX = 72, 16  # width of a colour bar without its numbers, and its height
 
 Limits = tuple[float, float]
 """The values of the darkest and the brightest colour; attention is drawn from ``EVEN`` on."""
@@ -33,107 +33,42 @@ def to_picture(image: UInt8[Tensor, "3 height width"]) -> Image.Image:
     return Image.fromarray(image.permute(1, 2, 0).contiguous().cpu().numpy())
 
 
-def heat_map(
-    relevance: Float[Tensor, "rows columns"],
-    size: tuple[int, int],
-    *,
-    is_smooth: bool = True,
-    limits: Limits | None = None,
-) -> Image.Image:
-    """Colour a map of patches from its minimum to its maximum, or between limits that maps share.
-
-    Args:
-        is_smooth: interpolate between patches.
-    """
-    return Image.fromarray(_colours(_enlarge(relevance, size, is_smooth, limits)))
-
-
 def overlay(
-    picture: Image.Image,
-    relevance: Float[Tensor, "rows columns"],
-    *,
-    opacity: float = 0.75,
-    limits: Limits | None = None,
-    crop: Corners = WHOLE,
+    picture: Image.Image, relevance: Float[Tensor, "rows columns"], *, limits: Limits, crop: Corners = WHOLE
 ) -> Image.Image:
     """Overlay a heat map on a picture, which is dimmed where the map is low.
 
     Args:
-        opacity: of the colour at the maximum, 0..1.
-        limits: as in ``heat_map``.
         crop: what the map covers, as shares of the picture; it is framed, and the rest is dark.
     """
     if crop != WHOLE:
         left, top, right, bottom = (round(share * picture.size[i % 2]) for i, share in enumerate(crop))
         drawn = ImageEnhance.Brightness(picture.convert("RGB")).enhance(OUTSIDE)
         seen = picture.crop((left, top, right, bottom))
-        drawn.paste(overlay(seen, relevance, opacity=opacity, limits=limits), (left, top))
+        drawn.paste(overlay(seen, relevance, limits=limits), (left, top))
         ImageDraw.Draw(drawn).rectangle((left, top, right - 1, bottom - 1), outline="white")
         return drawn
-    values = _enlarge(relevance, picture.size, is_smooth=True, limits=limits)
-    colours = _colours(0.25 + 0.75 * values).astype(np.float32)
+    low, high = limits
+    scaled = Image.fromarray(((relevance.detach().float().cpu() - low) / (high - low)).numpy())
+    values = np.clip(np.asarray(scaled.resize(picture.size, Image.Resampling.BICUBIC)), 0, 1)
+    colours = colour_table()[np.round(255 * (0.25 + 0.75 * values)).astype(np.int64)]
     grey = np.asarray(picture.convert("L").convert("RGB"), dtype=np.float32)
     base = DIMMED * (0.5 * grey + 0.5 * np.asarray(picture.convert("RGB"), dtype=np.float32))
-    share = opacity * values[..., None]
+    share = OPACITY * values[..., None]
     return Image.fromarray(np.clip((1 - share) * base + share * colours, 0, 255).astype(np.uint8))
 
 
-def side_by_side(pictures: Sequence[Image.Image], *, gap: int = GAP_PX) -> Image.Image:
-    """Join pictures of equal height in a row."""
-    width = sum(picture.width for picture in pictures) + gap * (len(pictures) - 1)
-    sheet = Image.new("RGB", (width, max(picture.height for picture in pictures)), "white")
-    left = 0
-    for picture in pictures:
-        sheet.paste(picture, (left, 0))
-        left += picture.width + gap
-    return sheet
-
-
-def in_rows(tiles: Sequence[Image.Image], columns: int) -> Image.Image:
-    """Join tiles of equal height in rows."""
-    rows = [side_by_side(tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
-    height = sum(row.height for row in rows) + GAP_PX * (len(rows) - 1)
-    sheet = Image.new("RGB", (rows[0].width, height), "white")
-    for number, row in enumerate(rows):
-        sheet.paste(row, (0, number * (rows[0].height + GAP_PX)))
-    return sheet
-
-
-def contact_sheet(
-    maps: Sequence[Float[Tensor, "_ _ _"]], names: Sequence[str], *, tile: int = 72
-) -> Image.Image:
-    """Show every head of every layer as a tile: one row per layer, one column per head.
-
-    All tiles share the colours of the bar below them.
-
-    Args:
-        maps: per layer, one map per head (heads rows columns) from ``times_even``, on the layer's own grid.
-        names: of the rows.
-        tile: longer side of a tile in pixels, with the aspect ratio of the first map.
-    """
-    font = ImageFont.load_default(size=12)
-    rows, columns = maps[0].shape[-2:]
-    scale = tile / max(columns, rows)
-    width, height = (max(1, round(count * scale)) for count in (columns, rows))
-    margin = GAP_PX + max(int(font.getlength(name)) for name in names) + 2 * GAP_PX
-    num_heads = max(layer.shape[0] for layer in maps)
-    limits = shared_limits(maps)
-    bar = colour_bar(limits)
-    size = (
-        max(margin + num_heads * (width + GAP_PX), bar.width),
-        2 * LABEL_HEIGHT_PX + len(maps) * (height + GAP_PX),
-    )
-    sheet = Image.new("RGB", size, "white")
-    draw = ImageDraw.Draw(sheet)
-    for head in range(num_heads):
-        draw.text((margin + head * (width + GAP_PX), 1), f"head {head + 1}", fill="black", font=font)
-    for row, (layer, name) in enumerate(zip(maps, names, strict=True)):
-        top = LABEL_HEIGHT_PX + row * (height + GAP_PX)
-        draw.text((GAP_PX, top + (height - LABEL_HEIGHT_PX) // 2), name, fill="black", font=font)
-        for head, relevance in enumerate(layer):
-            picture = heat_map(relevance, (width, height), is_smooth=False, limits=limits)
-            sheet.paste(picture, (margin + head * (width + GAP_PX), top))
-    sheet.paste(bar, (0, size[1] - LABEL_HEIGHT_PX))
+def in_rows(tiles: Sequence[Image.Image], columns: int, *, gap: int = GAP_PX) -> Image.Image:
+    """Join tiles of equal width in rows."""
+    rows = [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
+    heights = [max(tile.height for tile in row) for row in rows]
+    step = max(tile.width for tile in tiles) + gap
+    sheet = Image.new("RGB", (len(rows[0]) * step - gap, sum(heights) + gap * (len(rows) - 1)), "white")
+    top = 0
+    for row, height in zip(rows, heights, strict=True):
+        for place, tile in enumerate(row):
+            sheet.paste(tile, (place * step, top))
+        top += height + gap
     return sheet
 
 
@@ -163,27 +98,25 @@ def shared_limits(maps: Iterable[Tensor]) -> Limits:
     return EVEN, max([LEAST_BRIGHT, *(float(each.max()) for each in maps)])
 
 
-def strength(largest: float) -> str:
-    """Say how much the most attended patch gets.
+def strength(largest: float, noun: str = "attention") -> str:
+    """Say how much the patch with the most attention, or relevance, gets.
 
     >>> strength(1.04)
     'nearly even, at most 1.04 times even attention'
     """
     if largest <= NEARLY_EVEN:
-        return f"nearly even, at most {largest:.2f} times even attention"
-    return f"up to {largest:.2g} times even attention"
+        return f"nearly even, at most {largest:.2f} times even {noun}" if largest else f"no {noun}"
+    return f"up to {largest:.2g} times even {noun}"
 
 
-def colour_bar(limits: Limits, *, is_overlay: bool = False) -> Image.Image:
-    """Draw the colours of a heat map, or of an overlay on grey, between their limits."""
+def colour_bar(limits: Limits) -> Image.Image:
+    """Draw the colours of an overlay on grey between their limits."""
     font = ImageFont.load_default(size=12)
-    low, high = ("even", f"{limits[1]:.2g}x even") if limits[0] == EVEN else (f"{x:.2g}" for x in limits)
+    low, high = ("even", f"{limits[1]:.2g}x even") if limits[0] == EVEN else (f"{x:.0%}" for x in limits)
     left, right = (int(font.getlength(text)) + 2 * GAP_PX for text in (low, high))
-    ramp, size = torch.linspace(0, 1, 256)[None], (RAMP_PX, LABEL_HEIGHT_PX - 4)
-    bar = Image.new("RGB", (left + RAMP_PX + right, LABEL_HEIGHT_PX), "white")
-    bar.paste(
-        overlay(Image.new("RGB", size, "grey"), ramp) if is_overlay else heat_map(ramp, size), (left, 2)
-    )
+    ramp, size = torch.linspace(0, 1, 256)[None], (RAMP_PX, BAR_PX - 4)
+    bar = Image.new("RGB", (left + RAMP_PX + right, BAR_PX), "white")
+    bar.paste(overlay(Image.new("RGB", size, "grey"), ramp, limits=(0, 1)), (left, 2))
     draw = ImageDraw.Draw(bar)
     draw.text((GAP_PX, 0), low, fill="black", font=font)
     draw.text((left + RAMP_PX + GAP_PX, 0), high, fill="black", font=font)
@@ -202,21 +135,6 @@ def colour_table() -> UInt8[np.ndarray, "256 3"]:
 
     table = matplotlib.colormaps[COLOUR_MAP](np.linspace(0, 1, 256))
     return np.round(table[:, :3] * 255).astype(np.uint8)
-
-
-def _enlarge(relevance: Tensor, size: tuple[int, int], is_smooth: bool, limits: Limits | None) -> np.ndarray:
-    values = relevance.detach().float().cpu()
-    low, high = (values.min(), values.max()) if limits is None else limits
-    spread = high - low
-    # Without limits, a flat map is drawn dark, instead of magnifying noise.
-    scaled = (values - low) / spread if spread > 1e-12 else torch.zeros_like(values)
-    method = Image.Resampling.BICUBIC if is_smooth else Image.Resampling.NEAREST
-    enlarged = Image.fromarray(scaled.numpy()).resize(size, method)
-    return np.clip(np.asarray(enlarged, dtype=np.float32), 0.0, 1.0)
-
-
-def _colours(values: np.ndarray) -> np.ndarray:
-    return colour_table()[np.round(values * 255).astype(np.int64)]
 
 
 Corners = tuple[float, float, float, float]

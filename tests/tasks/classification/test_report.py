@@ -53,7 +53,7 @@ class Page(HTMLParser):
 
 
 def explained(picture: Image.Image) -> ExplainedImage:
-    heat = Heat(torch.eye(2) * 2, "layer 1, attention", True)
+    heat = Heat(torch.eye(2) * 2, "layer 1, attention")
     return ExplainedImage(picture, heat, f"{EVIL}.png", "class 1", EVIL, 0.987)
 
 
@@ -116,7 +116,7 @@ def test_pictures_without_overlays_say_why(tmp_path: Path) -> None:
 
 def test_the_images_of_a_page_share_one_scale(tmp_path: Path) -> None:
     weak, strong = (
-        replace(EXPLAINED, name=name, heat=Heat(torch.eye(2) * times, "", True))
+        replace(EXPLAINED, name=name, heat=Heat(torch.eye(2) * times, ""))
         for name, times in (("weak", 2), ("strong", 9))
     )
 

@@ -16,19 +16,11 @@ from torch import Tensor
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError, check_name, did_you_mean
 from vitrail.interpret.attribution import CLASS_METHODS, Attributions
-from vitrail.interpret.draw import (
-    WHOLE,
-    Limits,
-    contact_sheet,
-    draw_boxes,
-    enlarge_picture,
-    overlay,
-    times_even,
-)
+from vitrail.interpret.draw import WHOLE, Limits, draw_boxes, enlarge_picture, overlay
 from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.rollout import attention_rollout
 from vitrail.interpret.viewer import page, picture
-from vitrail.interpret.viewer.maps import ROLLOUT_TITLE, Boxes, Heat, Maps, Query, layer_titles
+from vitrail.interpret.viewer.maps import LOST, ROLLOUT_TITLE, Boxes, Heat, Maps, Query
 from vitrail.report.plots import pixel_figure, to_picture
 
 MAP_METHODS = ("rollout", "attention")  # the same for every class
@@ -278,17 +270,19 @@ class Explanation:
         if method == "attention":
             return self.part().heat(layer=pick.get("layer"), head=pick.get("head"))
         if method == "rollout":
-            return Heat.of_attention(values, self.layers[-1], ROLLOUT_TITLE)
-        words = method.replace("_input", " times input").replace("_", " ")
+            return Heat.of(values, ROLLOUT_TITLE, is_masked=True)
         shown = pick.get("class_name") or (self.label if self.scores else self.title)
-        return Heat(values.clamp(min=0), f"{words}: evidence for {shown}", is_attention=False)
+        title = f"{method.replace('_input', ' times input').replace('_', ' ')}: evidence for {shown}"
+        if method == "occlusion":
+            return Heat(1 - values.clamp(min=0).neg().exp(), title, LOST)
+        return Heat.of(values.clamp(min=0), title)._replace(noun="relevance")
 
     def overlay(
         self, query: Query | str | None = None, *, limits: Limits | None = None, **pick: Unpack[Pick]
     ) -> Image.Image:
         """Draw a map over the picture; a small picture is enlarged.
 
-        Attention is drawn in multiples of even attention, relevance from zero.
+        Attention and relevance are drawn in multiples of even ones, occlusion by the probability lost.
 
         Args:
             query: index of a word or box, or a method of ``relevance``, by default the default one.
@@ -305,20 +299,14 @@ class Explanation:
         )
 
     def sheet(self) -> Image.Image:
-        """Draw the classifier's row of every layer and head as tiles.
+        """Draw what every layer and head reads as tiles on one scale.
 
         Raises:
             ConfigError: the model has no attention over patches.
         """
         if not self.maps or not self.reads_patches:
             raise _nothing_to_show("a sheet of layers and heads")
-        maps = self.maps[0]
-        rows = [
-            times_even(maps.read(recorded.weights[0], recorded)).unflatten(-1, recorded.grid)
-            for recorded in maps.layers
-            if recorded.grid is not None
-        ]
-        return contact_sheet(rows, layer_titles(maps.layers))
+        return picture.sheet(self)
 
     def still(self, method: str | None = None, **pick: Unpack[Pick]) -> Image.Image:
         """Draw the explanation as one picture, with its prediction, layer and scale in words.

@@ -18,6 +18,8 @@ from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.rollout import Reader, fuse_heads, read_queries
 
 READER_NAMES: dict[Reader, str] = {"class": "class token", "mean": "mean over patches"}
+LOST = "probability lost"
+LEAST_LOST = 0.1  # is bright at least, so that noise stays dark
 ROLLOUT_TITLE = "all layers combined (rollout)"
 CONTAINERS = ("blocks", "layers", "model", "stages")
 LAST_PARTS = {
@@ -67,26 +69,32 @@ class Heat(NamedTuple):
     """A map over a picture, as it is drawn."""
 
     values: Float[Tensor, "rows columns"]
-    """Attention in multiples of even attention, or the evidence for a class, not below zero."""
+    """Multiples of what even attention or relevance would be, or the share of ``LOST`` without each patch."""
     title: str
     """Which layer and head, or which method and class."""
-    is_attention: bool
+    noun: str = "attention"
+    """What the values are of: attention, relevance or ``LOST``."""
 
     @classmethod
-    def of_attention(cls, values: Float[Tensor, "rows columns"], recorded: AttentionMap, title: str) -> Heat:
-        """Return attention of a layer, or through all up to it, as it is drawn."""
-        times = times_even(values.flatten(), is_masked=recorded.kind == "self").view_as(values)
-        return cls(times, title, is_attention=True)
+    def of(cls, values: Float[Tensor, "rows columns"], title: str, *, is_masked: bool = False) -> Heat:
+        """Return attention as it is drawn; see ``times_even``."""
+        return cls(times_even(values.flatten(), is_masked=is_masked).view_as(values), title)
+
+    @property
+    def largest(self) -> float:
+        return float(self.values.max())
 
     @property
     def limits(self) -> Limits:
         """Of the colours of this map alone."""
-        return shared_limits([self.values]) if self.is_attention else (0.0, float(self.values.max()))
+        return (0.0, max(LEAST_LOST, self.largest)) if self.noun == LOST else shared_limits([self.values])
 
     @property
     def said(self) -> str:
-        """The title, and of attention how far from even it is."""
-        return f"{self.title}, {strength(float(self.values.max()))}" if self.is_attention else self.title
+        """The title, and how far from even it is, or how much is lost."""
+        is_lost = self.noun == LOST
+        most = f"up to {self.largest:.0%} of the {LOST}" if is_lost else strength(self.largest, self.noun)
+        return f"{self.title}, {most}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +217,8 @@ class Maps:
 
     def heat(self, query: Query | None = None, *, layer: int | None = None, head: int | None = None) -> Heat:
         """Return ``attention`` over a picture as it is drawn."""
-        values = self.attention(query, layer=layer, head=head)
-        return Heat.of_attention(values, self.pick(layer), self.title_of(layer, head))
+        values, is_masked = self.attention(query, layer=layer, head=head), self.pick(layer).kind == "self"
+        return Heat.of(values, self.title_of(layer, head), is_masked=is_masked)
 
     def _row_of(self, query: Query, recorded: AttentionMap) -> int:
         if not isinstance(query, tuple):

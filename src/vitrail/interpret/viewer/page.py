@@ -23,7 +23,17 @@ from vitrail.interpret.draw import (
     times_even,
 )
 from vitrail.interpret.record import AttentionMap
-from vitrail.interpret.viewer.maps import READER_NAMES, Boxes, Grid, Heat, Maps, Side, Tokens, layer_titles
+from vitrail.interpret.viewer.maps import (
+    LOST,
+    READER_NAMES,
+    Boxes,
+    Grid,
+    Heat,
+    Maps,
+    Side,
+    Tokens,
+    layer_titles,
+)
 from vitrail.interpret.viewer.picture import still_html
 from vitrail.report.page import page_html, picture_uri
 
@@ -168,17 +178,20 @@ def _layer_data(maps: Maps, recorded: AttentionMap, title: str, max_bytes: int) 
 
 def _class_data(method: str, class_name: str, heat: Heat) -> dict[str, Any]:
     """Return a class-specific map as a layer without heads and queries."""
-    values = heat.values.flatten().float().numpy()
-    shares = np.round(values / max(heat.limits[1], 1e-12) * 255).astype(np.uint8)
-    layer = {"title": heat.title, "grid": list(heat.values.shape), "queryGrid": None}
+    values, said = heat.values.flatten().float().numpy(), heat.said
+    stored = doublings(values)
+    if heat.noun == LOST:
+        stored = np.round(values / heat.limits[1] * 255).astype(np.uint8), 0.0
+        said += f". Bright: {heat.limits[1]:.0%}"
+    layer = {"title": heat.title, "grid": list(heat.values.shape), "queryGrid": None, "reader": None}
     return {
         "name": method,
         "className": class_name,
         "title": heat.title,
         "queries": None,
         "keys": {"kind": "grid"},
-        "layers": [layer | {"reader": class_name} | _fields({"readMean": (shares, 0.0)})],
-        "largest": float(f"{heat.limits[1]:.3g}"),
+        "layers": [layer | _fields({"readMean": stored})],
+        "said": said,
         "first": 0,
         "note": "",
         "steps": [],

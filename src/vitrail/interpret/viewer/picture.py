@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 CAPTION_LETTER_PX, CAPTION_LINE_PX = 7, 17
 BOX_COLUMNS, MAX_BOX_TILES, BOX_TILE_PX = 3, 12, 480
 POINT_PX = 7  # radius of the mark of a patch
-WORD_COLUMNS, WORD_TILE_PX, LABEL_PX = 5, 220, 24
+WORD_COLUMNS, WORD_TILE_PX, SHEET_TILE_PX, LABEL_PX = 5, 220, 140, 24
 STILL_PX, STRIP_PX = 320, 900  # longer side on a page without scripts: of one overlay, of tiles of words
 
 CELL_INCH = 0.19
@@ -65,21 +65,36 @@ def still(explanation: Explanation, pick: Pick) -> Image.Image:
         return Image.open(io.BytesIO(alignments(explanation, pick)))
     heats, said = _heats(explanation, pick), (explanation.title, said_of(explanation, pick))
     limits = shared_limits(heat.values for heat in heats)
+    enlarged = explanation.enlarged
     overlays = [explanation.overlay(query, limits=limits, **pick) for query in range(len(heats))]
     if isinstance(queries, Tokens):
-        tiles = [_labelled(explanation.enlarged, ""), *map(_labelled, overlays, queries.texts)]
-        return captioned(in_rows(tiles, WORD_COLUMNS), said, limits)
+        tiles = [_small(each, WORD_TILE_PX) for each in (enlarged, *overlays)]
+        return captioned(in_rows([*map(_labelled, tiles, ("", *queries.texts))], WORD_COLUMNS), said, limits)
     assert isinstance(queries, Boxes)
-    enlarged = explanation.enlarged
     boxes = [drawn_box(queries, box, enlarged.size) for box in range(len(queries.texts))]
-    tiles = [draw_boxes(enlarged, boxes), *overlays]
-    for tile in tiles:
-        tile.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
+    tiles = [_small(each, BOX_TILE_PX) for each in (draw_boxes(enlarged, boxes), *overlays)]
     sheet = captioned(in_rows(tiles, BOX_COLUMNS), said, limits)
     has_encoder = any(isinstance(part.queries, Grid) for part in explanation.maps)
     if not has_encoder or (pick.get("layer"), pick.get("head")) != (None, None):
         return sheet
     return in_rows([sheet, _from_middles(explanation, enlarged)], 1)
+
+
+def sheet(explanation: Explanation) -> Image.Image:
+    """Draw every layer and head of patches as tiles; see ``Explanation.sheet``."""
+    counts = [each.weights.shape[1] for each in explanation.layers]
+    heats = [
+        [explanation.heat("attention", layer=layer, head=head + 1) for head in range(count)]
+        for layer, count in enumerate(counts, start=1)
+    ]
+    limits = shared_limits(heat.values for of_layer in heats for heat in of_layer)
+    small = _small(explanation.enlarged, SHEET_TILE_PX)
+    rows = []
+    for layer, of_layer in enumerate(heats, start=1):
+        drawn = [overlay(small, heat.values, limits=limits, crop=explanation.crop) for heat in of_layer]
+        names = [f"layer {layer}, head {head}" for head in range(1, len(drawn) + 1)]
+        rows.append(in_rows([*map(_labelled, drawn, names)], len(drawn)))
+    return captioned(in_rows(rows, 1), (explanation.title,), limits)
 
 
 def _heats(explanation: Explanation, pick: Pick) -> list[Heat]:
@@ -96,8 +111,8 @@ def said_of(explanation: Explanation, pick: Pick) -> str:
     maps, layer, head = explanation.maps[0], pick.get("layer"), pick.get("head")
     if isinstance(maps.keys, Grid):
         # An empty caption has none.
-        heats = sorted(_heats(explanation, pick), key=lambda heat: float(heat.values.max()))
-        return heats[-1].said if heats else maps.title_of(layer, head)
+        heats = _heats(explanation, pick)
+        return max(heats, key=lambda heat: heat.largest).said if heats else maps.title_of(layer, head)
     panels = panels_of(maps, layer, head)
     largest = max(float(panel.weights.max()) for panel in panels)
     shown = panels[0].title if len(panels) == 1 else "every layer" if layer is None else "every head"
@@ -110,7 +125,7 @@ def captioned(drawn: Image.Image, lines: Sequence[str], limits: Limits) -> Image
 
     wrapped = _wrap(lines, max(drawn.width // CAPTION_LETTER_PX, len("all layers combined")))
     path = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")  # any letters
-    bar, top = colour_bar(limits, is_overlay=True), drawn.height + CAPTION_LINE_PX * len(wrapped) + 6
+    bar, top = colour_bar(limits), drawn.height + CAPTION_LINE_PX * len(wrapped) + 6
     sheet = Image.new("RGB", (max(drawn.width, bar.width), top + bar.height + 2), "white")
     sheet.paste(drawn)
     ImageDraw.Draw(sheet).multiline_text(
@@ -229,8 +244,7 @@ def _from_middles(explanation: Explanation, enlarged: Image.Image) -> Image.Imag
         column, row = x * drawn.width, y * drawn.height
         mark = (column - POINT_PX, row - POINT_PX, column + POINT_PX, row + POINT_PX)
         ImageDraw.Draw(drawn).ellipse(mark, fill="white", outline="black")
-        drawn.thumbnail((BOX_TILE_PX, BOX_TILE_PX), Image.Resampling.LANCZOS)
-        tiles.append(drawn)
+        tiles.append(_small(drawn, BOX_TILE_PX))
     said = (f"encoder: attention from the point, {heats[0].title}",)
     return captioned(in_rows(tiles, BOX_COLUMNS), said, limits)
 
@@ -242,17 +256,22 @@ def drawn_box(boxes: Boxes, box: int, size: tuple[int, int]) -> DrawnBox:
     return DrawnBox(corners, boxes.labels[box], boxes.marks[box])
 
 
+def _small(picture: Image.Image, width: int) -> Image.Image:
+    picture.thumbnail((width, 2 * width), Image.Resampling.LANCZOS)
+    return picture.convert("RGB")
+
+
 def _labelled(picture: Image.Image, text: str) -> Image.Image:
-    picture = picture.convert("RGB")
-    picture.thumbnail((WORD_TILE_PX, WORD_TILE_PX), Image.Resampling.LANCZOS)
-    tile = Image.new("RGB", (WORD_TILE_PX, picture.height + LABEL_PX), "white")
-    tile.paste(picture, ((WORD_TILE_PX - picture.width) // 2, LABEL_PX))
-    font = ImageFont.load_default(size=16)
+    """Return a picture with a line of text above it, as far as it fits."""
+    font, tile = (
+        ImageFont.load_default(size=16),
+        Image.new("RGB", (picture.width, picture.height + LABEL_PX), "white"),
+    )
+    tile.paste(picture, (0, LABEL_PX))
     shown = text
-    while len(shown) > 1 and font.getlength(shown) > WORD_TILE_PX - 4:
+    while len(shown) > 1 and font.getlength(shown) > picture.width - 4:
         shown = shown[:-2] + "\u2026"
-    left = (WORD_TILE_PX - font.getlength(shown)) / 2
-    ImageDraw.Draw(tile).text((left, 2), shown, fill="black", font=font)
+    ImageDraw.Draw(tile).text((picture.width / 2, 2), shown, fill="black", font=font, anchor="ma")
     return tile
 
 

@@ -99,10 +99,10 @@ function topOf(layer, head, query) {
 
 const times = (row, top) => 2 ** (row.reduce((most, value) => Math.max(most, value), 0) * top / 255);
 
-// The brightest colour in multiples of even attention, the same for all tiles that are shown together.
+// The brightest colour in multiples of even attention, the same for all tiles, and for all classes, that are shown together.
 function brightest(each, query) {
   let most = data.leastBright;
-  for (const layer of each.layers) {
+  for (const layer of shown.views.filter((other) => other.name === each.name).flatMap((other) => other.layers)) {
     for (let head = 0; head <= headsShown(layer); head++) {
       const row = rowOf(each, layer, head, query);
       if (row) most = Math.max(most, times(row, topOf(layer, head, query)));
@@ -329,14 +329,14 @@ function describe() {
   const where = [layer.title, headName(layer, state.head)].filter(Boolean).join(", ");
   const who = nameOf(each, layer, now);
   const row = isPicture(each) ? rowOf(each, layer, state.head, now) : null;
-  const most = row ? times(row, topOf(layer, state.head, now)) : 0;
-  const colouring = each.className ? `, bright: ${each.largest}` : !row ? ""
-    : `${nearly(most)}, up to ${digits(most)} times even attention. Dark: even or less; bright: ${digits(brightest(each, now))} times even`;
-  byId("state").textContent = each.className ? `${each.title}, ${layer.grid.join(" x ")} patches${colouring}`
+  const top = row ? topOf(layer, state.head, now) : 0;
+  const most = row ? times(row, top) : 0;
+  const scale = top ? `. Dark: even or less; bright: ${digits(brightest(each, now))} times even` : "";
+  byId("state").textContent = each.className ? `${layer.grid.join(" x ")} patches, ${each.said}${scale}`
     : !isPicture(each) ? (now === null ? where : `${who} reads ${mostAttended(now)} \u00b7 ${where}`)
-    : who ? `${who}: ${where}, ${layer.grid.join(" x ")} patches${colouring}` : shown.title;
+    : who ? `${who}: ${where}, ${layer.grid.join(" x ")} patches${nearly(most)}, up to ${digits(most)} times even attention${scale}` : shown.title;
   byId("layer-name").textContent = layer.title;
-  byId("reader").textContent = now === null ? layer.reader ?? "query" : Array.isArray(now) ? "chosen patch" : `query "${who}"`;
+  byId("reader").textContent = now === null ? sheetOf().layers[0].reader ?? "query" : Array.isArray(now) ? "chosen patch" : `query "${who}"`;
   byId("queries").childNodes.forEach((button, i) => { button.ariaPressed = String(boxesOf() && each.queries?.kind !== "boxes" ? false : now === i); });
   for (const button of byId("sheet").querySelectorAll("button")) {
     button.ariaPressed = String(each === sheetOf() && +button.dataset.layer === state.layer && +button.dataset.head === state.head);

@@ -165,7 +165,7 @@ def _pictures(title: str, images: Sequence[ExplainedImage], note: str, limits: L
         enlarged = enlarge_picture(image.picture, SMALL_PX)
         uri = picture_uri(enlarged)
         shown = f'<img src="{uri}" alt="{name}" title="{name}">'
-        if image.heat is not None:
+        if image.heat is not None and limits is not None:
             over = picture_uri(overlay(enlarged, image.heat.values, limits=limits, crop=image.crop))
             shown += f'<img src="{over}" alt="attention over {name}" title="{name}">'
         figures.append(

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.core.boxes import box_iou, cxcywh_to_xyxy
 from vitrail.core.durable import atomic_write
 from vitrail.data.stream import SampleSource
-from vitrail.interpret.draw import DrawnBox, box_text, colour_of, draw_boxes, side_by_side, to_picture
+from vitrail.interpret.draw import DrawnBox, box_text, colour_of, draw_boxes, in_rows, to_picture
 from vitrail.models.contract import BoxTargets, DetectionOutput, class_scores
 from vitrail.report.page import picture_uri, section, table, write_page
 from vitrail.report.plots import COLOURS, frame, inline_svg, is_picture, new_figure, white_figure
@@ -106,7 +106,7 @@ def draw_matching(
         right.append(DrawnBox(tuple(found[query].tolist()), label, text))
     pictures = [draw_boxes(picture, left), draw_boxes(picture, right)]
     factor, shift = pictures[0].width / picture.width, pictures[0].width + GAP_PX
-    sheet = side_by_side(pictures, gap=GAP_PX)
+    sheet = in_rows(pictures, 2, gap=GAP_PX)
     draw = ImageDraw.Draw(sheet)
     middles = (found[:, :2] + found[:, 2:]) * factor / 2
     for query, (x, y) in enumerate(middles.tolist()):

@@ -17,10 +17,7 @@ from vitrail.tasks.labelling.samples import EncodedText
 from vitrail.tasks.predicting import chunks_of
 
 TOP = 5
-OCCLUSION_NOTE = (
-    "How much of its log probability a label loses when a word is hidden, as a share of the most that any "
-    "word takes (Li et al. 2016, erasure)."
-)
+OCCLUSION_NOTE = "Share of its probability that a label loses without a word (Li et al. 2016, erasure)."
 
 
 def explain_text(labeller: Labeller, text: str) -> Explanation:
@@ -40,7 +37,7 @@ def explain_text(labeller: Labeller, text: str) -> Explanation:
         tuple(piece.replace(SPACE, "") or "_" for piece in labeller.vocabulary.pieces(encoded.row))
     )
     words = words_of(labeller, text, encoded)
-    lost = AttentionMap("occlusion", _occlude(labeller, encoded, words)[None, None], "mixing", None, 0)
+    lost = AttentionMap("occlusion", _occlude(labeller, encoded, words)[None, None], "cross", None, 0)
     names, title = found.labels, f"{found.labels[0]} {found.parts[0].probability:.1%}"
     if found.is_of_words:
         names = tuple(f"{part.source}/{part.label}" for part in found.parts)
@@ -81,14 +78,14 @@ def words_of(labeller: Labeller, text: str, encoded: EncodedText) -> list[tuple[
 def _occlude(
     labeller: Labeller, encoded: EncodedText, words: list[tuple[str, range]]
 ) -> Float[Tensor, "labels words"]:
-    """Return what each label's log probability loses when a word becomes unknown, not below zero."""
+    """Return how much of each label's probability is lost when a word becomes unknown, 0..1."""
     unknown = labeller.vocabulary.unknown_id
     rows = [encoded.row]
     rows += [[unknown if at in places else n for at, n in enumerate(encoded.row)] for _, places in words]
     found = torch.cat([labeller.probabilities(part) for part in chunks_of(rows, labeller.batch_size)])
     if labeller.is_of_words:
         found = found[:, encoded.starts]
-    logs = found.reshape(len(rows), -1, found.shape[-1]).clamp(min=1e-12).log()  # rows labels classes
-    chosen = logs[0].argmax(dim=-1).expand(len(rows), -1)
-    of_chosen = logs.gather(2, chosen[..., None])[..., 0]  # rows labels
-    return (of_chosen[0] - of_chosen[1:]).clamp(min=0).T
+    shares = found.reshape(len(rows), -1, found.shape[-1])  # rows labels classes
+    chosen = shares[0].argmax(dim=-1).expand(len(rows), -1)
+    of_chosen = shares.gather(2, chosen[..., None])[..., 0]  # rows labels
+    return (1 - of_chosen[1:] / of_chosen[0]).clamp(min=0).T
