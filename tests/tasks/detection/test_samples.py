@@ -49,7 +49,7 @@ def split_of(
         [np.array(boxes, dtype=np.float32)] * count,
         [np.arange(len(boxes))] * count,
         [f"image {index}" for index in range(count)],
-        is_crowd=None if is_crowd is None else [np.array(is_crowd)] * count,
+        is_crowd=() if is_crowd is None else [np.array(is_crowd)] * count,
     )
 
 

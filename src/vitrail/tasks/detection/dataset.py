@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -21,57 +21,44 @@ BoxFormat = Literal["xyxy", "xywh", "cxcywh", "xyxy_shares", "xywh_shares", "cxc
 Pascal VOC stores xyxy, COCO xywh, YOLO cxcywh_shares; columns of a table may be any but cxcywh."""
 
 
+@dataclass(eq=False)
 class BoxSplit:
-    """Images with labelled boxes; each image is a file, encoded bytes or decoded pixels.
+    """Images with labelled boxes."""
 
-    Args:
-        images: a sequence of ``Path``, ``bytes`` or uint8 arrays ``height width [3]``; one uint8 array
-            ``n height width [3]`` is such a sequence.
-        boxes: of each image, ``n 4``: left, top, right and bottom (xyxy) in pixels of the upright image, as
-            annotated, neither clipped nor repaired, but finite; ``n`` may be 0. Normalised boxes of an image
-            whose size cannot be read are zeros.
-        labels: of each image, the class index of each box.
-        names: of each image in messages and reports, unique within its data set.
-        sizes: height and width of each upright image as annotated or in its header, unverified; 0 0 where
-            neither can be read, and everywhere by default.
-        is_crowd: of each image, whether each box stands for a group of objects; by default none does.
-        areas: of each image, the annotated area of each object in pixels; 0 where there is none, and
-            everywhere by default. No part of the fingerprint.
-    """
+    images: Sequence[Any] | np.ndarray
+    """``Path``, ``bytes`` or uint8 arrays ``height width [3]``; one uint8 array ``n height width [3]`` is
+    such a sequence."""
+    boxes: Sequence[np.ndarray]
+    """Of each image, ``n 4``: left, top, right and bottom (xyxy) in pixels of the upright image, as
+    annotated, neither clipped nor repaired, but finite; ``n`` may be 0. Normalised boxes of an image whose
+    size cannot be read are zeros."""
+    labels: Sequence[np.ndarray]
+    """Of each image, the class index of each box."""
+    names: Sequence[str]
+    """Of each image in messages and reports, unique within its data set."""
+    _: KW_ONLY
+    sizes: Int64[np.ndarray, "images 2"] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+    """Height and width of each upright image as annotated or in its header, unverified; 0 0 where neither can
+    be read, and everywhere by default."""
+    is_crowd: Sequence[np.ndarray] = ()
+    """Of each image, whether each box stands for a group of objects; by default none does."""
+    areas: Sequence[np.ndarray] = ()
+    """Of each image, the annotated area of each object in pixels; 0 where there is none, and everywhere by
+    default. No part of the fingerprint."""
 
-    def __init__(
-        self,
-        images: Sequence[Any] | np.ndarray,
-        boxes: Sequence[np.ndarray],
-        labels: Sequence[np.ndarray],
-        names: Sequence[str],
-        *,
-        sizes: Int64[np.ndarray, "images 2"] | None = None,
-        is_crowd: Sequence[np.ndarray] | None = None,
-        areas: Sequence[np.ndarray] | None = None,
-    ) -> None:
-        assert len(images) == len(boxes) == len(labels) == len(names), "images and boxes differ in number"
-        self.content = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
+    def __post_init__(self) -> None:
+        self.content = ImageSplit(self.images, np.zeros(len(self.names), dtype=np.int64), self.names)
         """The images without their boxes."""
-        self.boxes = tuple(np.asarray(part, dtype=np.float32).reshape(-1, 4) for part in boxes)
-        self.labels = tuple(np.asarray(part, dtype=np.int64).reshape(-1) for part in labels)
-        counts = [len(part) for part in self.labels]
-        if is_crowd is None:
-            is_crowd = [np.zeros(count, dtype=np.bool_) for count in counts]
-        self.is_crowd = tuple(np.asarray(part, dtype=np.bool_).reshape(-1) for part in is_crowd)
-        self.areas = tuple(map(np.zeros, counts)) if areas is None else tuple(areas)
-        self.sizes = np.zeros((len(names), 2), dtype=np.int64) if sizes is None else sizes
-        assert len(self.sizes) == len(names), "images and sizes differ in number"
+        self.names = self.content.names
+        self.boxes = tuple(np.asarray(part, dtype=np.float32).reshape(-1, 4) for part in self.boxes)
+        self.labels = tuple(np.asarray(part, dtype=np.int64).reshape(-1) for part in self.labels)
+        none = tuple(np.zeros(len(part)) for part in self.labels)
+        self.is_crowd = tuple(np.asarray(part, dtype=np.bool_).reshape(-1) for part in self.is_crowd or none)
+        self.areas = tuple(self.areas or none)
+        self.sizes = self.sizes if len(self.sizes) else np.zeros((len(self.names), 2), dtype=np.int64)
+        assert len(self.sizes) == len(self.names), "images and sizes differ in number"
         for parts in (self.boxes, self.is_crowd, self.areas):
-            assert [len(part) for part in parts] == counts, "boxes and labels differ in number"
-
-    @property
-    def images(self) -> Sequence[Any] | np.ndarray:
-        return self.content.images
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.content.names
+            assert list(map(len, parts)) == list(map(len, self.labels)), "boxes and labels differ in number"
 
     def __len__(self) -> int:
         return len(self.names)

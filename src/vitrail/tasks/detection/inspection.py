@@ -111,6 +111,8 @@ class SeenImage(NamedTuple):
     position: int
     """Its index in that split."""
     inspection: Inspection
+    frame: Frame
+    """Which pixels its boxes were drawn on."""
     boxes_xyxy: Float[np.ndarray, "n 4"]
     """As annotated."""
     labels: Int64[np.ndarray, " n"]
@@ -118,8 +120,6 @@ class SeenImage(NamedTuple):
     """Whether each box stands for a group."""
     areas: Float[np.ndarray, " n"]
     """Of the objects as annotated; 0 where the source has none."""
-    frame: Frame
-    """Which pixels its boxes were drawn on."""
 
 
 class BoxTable(NamedTuple):
@@ -151,10 +151,10 @@ class ExaminedBoxes(SeenImages):
         for split_name, index, name, seen in self.rows():
             if not seen.error:
                 split = splits[split_name]
+                frame = frame_of(seen, claimed.get(name), split.boxes[index])
                 columns = (split.boxes, split.labels, split.is_crowd, split.areas)
-                boxes, *others = (column[index] for column in columns)
-                frame = frame_of(seen, claimed.get(name), boxes)
-                images.append(SeenImage(name, split_name, index, seen, boxes, *others, frame))
+                boxes, labels, is_crowd, areas = (column[index] for column in columns)
+                images.append(SeenImage(name, split_name, index, seen, frame, boxes, labels, is_crowd, areas))
         return images
 
     @cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from vitrail.tasks.contract import (
     sign_images,
 )
 from vitrail.tasks.detection.choose import choose
-from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
+from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.detections import ConfidenceThreshold, own_threshold
 from vitrail.tasks.detection.doctor import check_boxes
 from vitrail.tasks.detection.doctor_page import view_boxes
@@ -135,16 +136,7 @@ class DetectionTask(Task):
         preprocessing = BoxPreprocessing.from_tree(loaded.preprocessing)
         given, label_of = dataset.splits[split], match_classes(dataset, loaded.class_names)
         labels = [label_of[numbers] for numbers in given.labels]
-        labelled = BoxSplit(
-            given.images,
-            given.boxes,
-            labels,
-            given.names,
-            sizes=given.sizes,
-            is_crowd=given.is_crowd,
-            areas=given.areas,
-        )
-        source = BoxSource(labelled, preprocessing)
+        source = BoxSource(replace(given, labels=labels), preprocessing)
         signature = self.sign(dataset, split, preprocessing)
         return Scoring(self.export_objective(loaded), source, signature, self.evaluation_batch)
 
