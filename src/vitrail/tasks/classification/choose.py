@@ -154,7 +154,7 @@ def choose_mixing(
     chosen, choices = {}, []
     for name, least, value in (("cutmix", CUTMIX_EPOCHS, 1.0), ("erase", ERASE_EPOCHS, 0.25)):
         chosen[name] = 0.0 if is_upright or epochs <= least else value
-        reason = f"{epochs:.1f} epochs; it helps above {least}"
+        reason = f"{epochs:.1f} epochs planned at first; it helps above {least}"
         if is_upright:
             reason = "a part of such an image may not show its class"
         choices.append(Choice(f"augment.{name}", f"{chosen[name]:g}", reason))

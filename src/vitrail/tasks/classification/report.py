@@ -43,7 +43,8 @@ PUBLISHED_SCORES = {"mean_per_class_accuracy": "mean accuracy of classes", "real
 SMALL_PX = 112  # small images are enlarged to this shorter side, so that browsers do not blur them
 MAX_PICTURES = 60  # bounds the size of the page: about 15 kB each
 LOSS_NOTE = (
-    "The training loss is measured on varied and mixed images with smoothed labels, so it may lie higher."
+    "The training loss includes what the settings have of augmentation, mixed images, smoothed labels and "
+    "dropout, so it may lie higher."
 )
 
 STYLE = Path(__file__).with_name("run_report.css").read_text(encoding="utf-8")
