@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
-from vitrail.models.decoding import Candidate, Hypothesis, beam_search, greedy, rank
+from vitrail.models.decoding import Hypothesis, beam_search, greedy, rank
 
 PAD, BEGIN, END = 0, 1, 2
 VOCABULARY = 6
@@ -270,7 +270,7 @@ def test_the_best_come_first_and_carry_their_log_probability() -> None:
 def test_the_beam_can_be_watched(length_penalty: float) -> None:
     model = TableModel(seed=12)
     settings: dict[str, Any] = {"beam_size": 3, "length_penalty": length_penalty, "patience": 1.0}
-    steps: list[list[Candidate]] = []
+    steps: list[list[Hypothesis]] = []
 
     ((watched,),) = search(model, torch.tensor([6]), on_step=steps.append, **settings)
 

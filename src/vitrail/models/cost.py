@@ -8,8 +8,9 @@ from __future__ import annotations
 import gc
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -35,9 +36,6 @@ class PartCost(NamedTuple):
     """Multiply-accumulates of convolutions and matrix products."""
     activations: int = 0
     """Elements written by convolutions, linear layers and attention."""
-
-    def plus(self, macs: int, activations: int) -> PartCost:
-        return PartCost(self.macs + macs, self.activations + activations)
 
 
 class AttentionCard(Config):
@@ -118,10 +116,14 @@ def count_forward(
     sizes: list[AttentionCard] = []
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_tapped(model, sizes))
+        for name, module in model.named_modules():
+            if hasattr(module, "tap"):
+                module.tap = _SizeTap(name, sizes)
+                stack.callback(setattr, module, "tap", None)
         for name, modules in parts.items():
             for module in modules:
-                stack.enter_context(_named(module, name, meter))
+                stack.callback(module.register_forward_pre_hook(partial(meter.enter, name)).remove)
+                stack.callback(module.register_forward_hook(partial(meter.enter, "")).remove)
         stack.enter_context(meter)
         stack.enter_context(_Fused(meter))
         model(*given)
@@ -179,8 +181,12 @@ class _Meter(TorchDispatchMode):
             self.add(flops // 2, out.numel())
         return out
 
+    def enter(self, part: str, *_: object) -> None:
+        self.part = part
+
     def add(self, macs: int, activations: int) -> None:
-        self.parts[self.part] = self.parts.get(self.part, PartCost()).plus(macs, activations)
+        known = self.parts.get(self.part, PartCost())
+        self.parts[self.part] = PartCost(known.macs + macs, known.activations + activations)
 
     def follow(self, tensor: Tensor) -> None:
         """Count the memory of a tensor until it is released, unless it is a view of one that is counted."""
@@ -263,34 +269,3 @@ class _SizeTap:
                 global_elements=num_global,
             )
         )
-
-
-@contextmanager
-def _tapped(model: nn.Module, sizes: list[AttentionCard]) -> Iterator[None]:
-    """Record the sizes of all attention inside the context."""
-    layers = [(name, module) for name, module in model.named_modules() if hasattr(module, "tap")]
-    for name, module in layers:
-        module.tap = _SizeTap(name, sizes)
-    try:
-        yield
-    finally:
-        for _, module in layers:
-            module.tap = None
-
-
-@contextmanager
-def _named(module: nn.Module, name: str, meter: _Meter) -> Iterator[None]:
-    """Attribute operations to a name while a module runs."""
-
-    def begin(*_: object) -> None:
-        meter.part = name
-
-    def end(*_: object) -> None:
-        meter.part = ""
-
-    handles = [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

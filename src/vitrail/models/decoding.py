@@ -210,17 +210,6 @@ def greedy(
     return found
 
 
-class Candidate(NamedTuple):
-    """A hypothesis during beam search."""
-
-    tokens: tuple[int, ...]
-    """Output tokens so far, without begin and end."""
-    log_probability: float
-    """Sum over the tokens and the end token, if any."""
-    is_finished: bool
-    """Whether it has ended."""
-
-
 USUAL_PATIENCE = 1.0  # of ``beam_search``: the rule of most toolkits, used for published scores
 
 
@@ -238,7 +227,7 @@ def beam_search(
     num_best: int = 1,
     patience: float = math.inf,
     pad_id: int | None = None,
-    on_step: Callable[[list[Candidate]], None] | None = None,
+    on_step: Callable[[list[Hypothesis]], None] | None = None,
 ) -> list[list[Hypothesis]]:
     """Beam search: follow the best ``beam_size`` hypotheses of each sentence, and return the best finished
     ones.
@@ -292,7 +281,7 @@ def beam_search(
         beam, parents = _go_on(beam, ranked, end_id, beam_size)
         is_cut = beam.limits == length
         if on_step is not None:
-            on_step(_candidates(beam, finished.hypotheses[0]))
+            on_step([*finished.live(beam, 0, length), *finished.hypotheses[0]])
         finished.add_cut(beam, is_cut, length)
         is_done = finished.are_settled(beam, length) | is_cut
         kept = (~is_done).nonzero()[:, 0]
@@ -369,11 +358,17 @@ class _Finished:
         """Fill up with live hypotheses where the maximum length is reached before enough have finished."""
         for row in is_cut.nonzero()[:, 0].tolist():
             best = self.hypotheses[int(beam.sentences[row])]
-            lives = zip(beam.tokens[row, :, 1:].tolist(), beam.totals[row].tolist(), strict=True)
-            for text, total in lives:
-                if len(best) < self.num_best and total != -math.inf:
-                    score = total / penalty_of(length, *self.penalty)
-                    best.append(Hypothesis(tuple(text), total, score, is_finished=False))
+            best += self.live(beam, row, length)[: self.num_best - len(best)]
+
+    def live(self, beam: _Beam, row: int, length: int) -> list[Hypothesis]:
+        """Return the live hypotheses of a sentence, best first."""
+        penalty = penalty_of(length, *self.penalty)
+        lives = zip(beam.tokens[row, :, 1:].tolist(), beam.totals[row].tolist(), strict=True)
+        return [
+            Hypothesis(tuple(text), total, total / penalty, is_finished=False)
+            for text, total in lives
+            if total != -math.inf
+        ]
 
     def are_settled(self, beam: _Beam, length: int) -> Bool[Tensor, " sentences"]:
         """Tell which sentences no live hypothesis can improve, or have enough finished ones."""
@@ -395,28 +390,16 @@ def _go_on(
     return beam._replace(tokens=tokens, totals=totals), parents
 
 
-def _candidates(beam: _Beam, finished: list[Hypothesis]) -> list[Candidate]:
-    """Return the live hypotheses of the only sentence, then the finished ones."""
-    lives = zip(beam.tokens[0, :, 1:].tolist(), beam.totals[0].tolist(), strict=True)
-    found = [Candidate(tuple(row), total, is_finished=False) for row, total in lives if total != -math.inf]
-    return found + [Candidate(each.tokens, each.log_probability, is_finished=True) for each in finished]
-
-
 def _check_settings(beam_size: int, num_best: int, patience: float) -> None:
     if beam_size < 1:
-        fault = f"the beam holds {beam_size} hypotheses", "at least 1, which is greedy decoding"
+        given, expected = f"the beam holds {beam_size} hypotheses", "at least 1, which is greedy decoding"
         remedy = "Choose a larger beam; 5 is usual"
     elif not 1 <= num_best <= beam_size:
-        fault = (
-            f"the best {num_best} hypotheses were asked of a beam of {beam_size}",
-            "1 to the size of the beam",
-        )
-        remedy = "Ask for fewer, or widen the beam"
+        given = f"the best {num_best} hypotheses were asked of a beam of {beam_size}"
+        expected, remedy = "1 to the size of the beam", "Ask for fewer, or widen the beam"
     elif not patience > 0:
-        fault, remedy = (
-            (f"the patience is {patience}", "a factor above 0 of the beam"),
-            "Leave it out, or set it to 1",
-        )
+        given, expected = f"the patience is {patience}", "a factor above 0 of the beam"
+        remedy = "Leave it out, or set it to 1"
     else:
         return
-    raise ConfigError(fault[0], expected=fault[1], remedy=remedy)
+    raise ConfigError(given, expected=expected, remedy=remedy)

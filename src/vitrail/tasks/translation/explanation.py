@@ -14,7 +14,7 @@ from vitrail.data.text.word_groups import GroupedWords, words_of_text, words_of_
 from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.viewer.explanation import BeamEntry, Explanation
 from vitrail.interpret.viewer.maps import Maps, Tokens, merge_words
-from vitrail.models.decoding import Candidate
+from vitrail.models.decoding import Hypothesis
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.scores import TranslationTables, typical_sentences
 
@@ -46,7 +46,7 @@ def explain_text(
     (row,) = vocabulary.source.encode([sentence])
     _check_size(row, text, min(MAX_PIECES, translator.max_source_length))
     source, lengths = translator.torch_decoder.to_batch([row])
-    beams: list[list[Candidate]] = []
+    beams: list[list[Hypothesis]] = []
     if target is None:
         with torch.inference_mode():
             ((best, *_),) = translator.search.run(translator.model, source, lengths, on_step=beams.append)
@@ -179,14 +179,17 @@ def _of_words(maps: Maps, asked: GroupedWords, read: GroupedWords) -> Maps:
 
 
 def _entries(
-    subwords: Subwords, beams: Sequence[Sequence[Candidate]], tokens: Sequence[int]
+    subwords: Subwords, beams: Sequence[Sequence[Hypothesis]], tokens: Sequence[int]
 ) -> tuple[tuple[BeamEntry, ...], ...]:
     """Return the hypotheses after each step that generated the translation."""
     shown = []
     for length, beam in enumerate(beams[: len(tokens) + 1], start=1):
         texts, chosen = subwords.decode([each.tokens for each in beam]), tuple(tokens[:length])
-        pairs = zip(texts, beam, strict=True)
-        shown.append(tuple(BeamEntry(text, *each[1:], each.tokens == chosen) for text, each in pairs))
+        entries = [
+            BeamEntry(text, each.log_probability, each.is_finished, each.tokens == chosen)
+            for text, each in zip(texts, beam, strict=True)
+        ]
+        shown.append(tuple(entries))
     return tuple(shown)
 
 

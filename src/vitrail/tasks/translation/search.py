@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.core.errors import ConfigError
 from vitrail.data.text.rows import join_rows
 from vitrail.models.contract import TranslationModel, TranslationModelConfig
-from vitrail.models.decoding import USUAL_PATIENCE, Candidate, Hypothesis, PenaltyForm, beam_search
+from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, PenaltyForm, beam_search
 from vitrail.tasks.predicting import check_positive
 
 MAX_LENGTH_RATIO, MAX_LENGTH_EXTRA = 2.0, 10  # output limit relative to the source, as in the task
@@ -45,7 +45,7 @@ class Search(NamedTuple):
         source: Int[Tensor, "batch tokens"],
         source_lengths: Int[Tensor, " batch"],
         *,
-        on_step: Callable[[list[Candidate]], None] | None = None,
+        on_step: Callable[[list[Hypothesis]], None] | None = None,
     ) -> list[list[Hypothesis]]:
         """Return the best hypotheses for each padded sentence; lengths include the end.
 
