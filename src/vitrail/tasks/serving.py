@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -61,6 +61,16 @@ class Options(Config):
     """CLIP only: comma-separated class names."""
 
 
+class Work(NamedTuple):
+    """One prepared input."""
+
+    name: str
+    prepared: Any
+    options: Options
+    content: bytes = b""
+    """The image file."""
+
+
 class EngineChoice(NamedTuple):
     """The engine of image models, as for ``Predictor``."""
 
@@ -89,7 +99,7 @@ class Servable(Protocol):
     def warm_up(self, num_inputs: int) -> None:
         """Run a batch, so that the first request of its size is not slower than others."""
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> Any:
+    def read(self, given: Given, options: Options, max_pixels: int) -> Work:
         """Prepare one input.
 
         Raises:
@@ -101,10 +111,10 @@ class Servable(Protocol):
         """Return the batching key: equal for inputs that can share a batch, by default all."""
         return "all"
 
-    def answer(self, works: Sequence[Any]) -> Sequence[Any]:
+    def answer(self, works: Sequence[Work]) -> Sequence[Any]:
         """Run prepared inputs of one group together; each result is JSON values, or an error."""
 
-    def explain(self, work: Any) -> Explanation:
+    def explain(self, work: Work) -> Explanation:
         """Run one prepared input and explain its result."""
 
 
@@ -183,8 +193,11 @@ def read_options(tree: dict[str, Any]) -> Options:
         ) from None
 
 
-def image_content(given: Given, max_pixels: int) -> bytes:
-    """Return the bytes of an image, after checking the size in its header.
+def image_work(given: Given, options: Options, max_pixels: int, read: Callable[..., Any]) -> Work:
+    """Prepare an image, after checking the size in its header.
+
+    Args:
+        read: takes the bytes of an image file, and its ``name`` for messages.
 
     Raises:
         RefusalError: the input is a text.
@@ -199,7 +212,7 @@ def image_content(given: Given, max_pixels: int) -> bytes:
             remedy="Send an image, or choose a translator with model=",
         )
     with open_image(given.content, name=given.name, max_pixels=max_pixels):
-        return given.content
+        return Work(given.name, read(given.content, name=given.name), options, given.content)
 
 
 def given_text(given: Given) -> str:

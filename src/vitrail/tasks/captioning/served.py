@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import UInt8
-from torch import Tensor
 
 from vitrail.core.errors import DataError
 from vitrail.engines.loading import Source
@@ -21,20 +19,11 @@ from vitrail.tasks.serving import (
     Options,
     RefusalError,
     Servable,
+    Work,
     common_facts,
-    image_content,
+    image_work,
     open_without_engine,
 )
-
-
-class CaptionWork(NamedTuple):
-    """One prepared image."""
-
-    name: str
-    pixels: UInt8[Tensor, "3 height width"]
-    options: Options
-    content: bytes
-    """The image file."""
 
 
 class ServedCaptioner(Servable):
@@ -60,7 +49,7 @@ class ServedCaptioner(Servable):
         black = torch.zeros(3, height, width, dtype=torch.uint8)
         self.captioner.caption([black] * num_inputs, ["warm-up"] * num_inputs)
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> CaptionWork:
+    def read(self, given: Given, options: Options, max_pixels: int) -> Work:
         if options.num_best is not None and options.num_best > (options.beam_size or options.num_best):
             raise RefusalError(
                 422,
@@ -68,27 +57,25 @@ class ServedCaptioner(Servable):
                 expected="a beam of as many hypotheses as captions are wanted",
                 remedy=f"Ask with beam_size={options.num_best}",
             )
-        content = image_content(given, max_pixels)
-        pixels = self.captioner.preprocessing.images.read(content, name=given.name)
-        return CaptionWork(given.name, pixels, options, content)
+        return image_work(given, options, max_pixels, self.captioner.preprocessing.images.read)
 
     def group(self, options: Options) -> Hashable:
         return (options.beam_size, options.num_best)
 
-    def answer(self, works: Sequence[CaptionWork]) -> Sequence[dict[str, Any]]:
+    def answer(self, works: Sequence[Work]) -> Sequence[dict[str, Any]]:
         options = works[0].options
         captions = self.captioner.caption(
-            [work.pixels for work in works],
+            [work.prepared for work in works],
             [work.name for work in works],
             beam_size=options.beam_size,
             num_best=options.num_best or 1,
         )
         return [caption.to_json() for caption in captions]
 
-    def explain(self, work: CaptionWork) -> Explanation:
+    def explain(self, work: Work) -> Explanation:
         """Caption one image, or force a given caption, and record the attention behind each word."""
         try:
-            explained = explain_pixels(self.captioner, work.pixels, work.name, caption=work.options.target)
+            explained = explain_pixels(self.captioner, work.prepared, work.name, caption=work.options.target)
         except DataError as error:
             raise RefusalError(
                 422, error.given, expected=error.expected, remedy="Send another target, or none"

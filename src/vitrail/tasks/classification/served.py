@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import UInt8
-from torch import Tensor
 
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
@@ -18,8 +16,9 @@ from vitrail.tasks.serving import (
     Given,
     Options,
     Servable,
+    Work,
     common_facts,
-    image_content,
+    image_work,
     in_torch,
 )
 
@@ -27,25 +26,13 @@ USUAL_TOP = 5
 QUICK_METHOD = "gradient_input"  # of a class, in one backward pass
 
 
-class ImageWork(NamedTuple):
-    """One prepared image."""
-
-    name: str
-    pixels: UInt8[Tensor, "3 height width"]
-    top: int
-    method: str | None = None
-    class_name: str | None = None
-    labels: tuple[str, ...] = ()
-    """CLIP only: the candidate names."""
-    content: bytes = b""
-    """The image file."""
-
-
-def classify_works(classifier: ImageClassifier, works: Sequence[ImageWork]) -> Sequence[dict[str, Any]]:
+def classify_works(classifier: ImageClassifier, works: Sequence[Work]) -> Sequence[dict[str, Any]]:
     """Return the most probable classes of prepared images."""
-    probabilities = classifier.classify(torch.stack([work.pixels for work in works]))
+    probabilities = classifier.classify(torch.stack([work.prepared for work in works]))
     return [
-        Prediction.most_probable(work.name, row, classifier.class_names, work.top).to_json()
+        Prediction.most_probable(
+            work.name, row, classifier.class_names, work.options.top or USUAL_TOP
+        ).to_json()
         for work, row in zip(works, probabilities, strict=True)
     ]
 
@@ -78,22 +65,18 @@ class ServedPredictor(Servable):
         size = self.predictor.preprocessing.image_size
         self.predictor.classify(torch.zeros(num_inputs, 3, *size, dtype=torch.uint8))
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> ImageWork:
-        content = image_content(given, max_pixels)
-        pixels = self.predictor.preprocessing.read(content, name=given.name)
-        top = options.top or USUAL_TOP
-        return ImageWork(given.name, pixels, top, options.method, options.class_name, content=content)
+    def read(self, given: Given, options: Options, max_pixels: int) -> Work:
+        return image_work(given, options, max_pixels, self.predictor.preprocessing.read)
 
-    def answer(self, works: Sequence[ImageWork]) -> Sequence[dict[str, Any]]:
+    def answer(self, works: Sequence[Work]) -> Sequence[dict[str, Any]]:
         return classify_works(self.predictor, works)
 
-    def explain(self, work: ImageWork) -> Explanation:
+    def explain(self, work: Work) -> Explanation:
         """Classify one image and record the maps; all that runs the model is here."""
-        explained = over_photograph(
-            self.predictor.explain_pixels(work.pixels, work.name), self.predictor.preprocessing, work.content
-        )
+        explained = self.predictor.explain_pixels(work.prepared, work.name)
+        explained = over_photograph(explained, self.predictor.preprocessing, work.content)
         usual = QUICK_METHOD if not explained.maps else None  # else the slow occlusion
-        return explained.showing(work.method or usual, class_name=work.class_name)
+        return explained.showing(work.options.method or usual, class_name=work.options.class_name)
 
 
 SERVED = ServedPredictor

@@ -11,7 +11,7 @@ import torch
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.tasks.classification.served import USUAL_TOP, ImageWork, classify_works
+from vitrail.tasks.classification.served import classify_works
 from vitrail.tasks.contrastive.explanation import explain_pixels
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, check_names
@@ -22,8 +22,9 @@ from vitrail.tasks.serving import (
     Options,
     RefusalError,
     Servable,
+    Work,
     common_facts,
-    image_content,
+    image_work,
     open_without_engine,
 )
 
@@ -53,22 +54,21 @@ class ServedCLIP(Servable):
         size = self.encoder.preprocessing.image_size
         self.encoder.embed_pixels(torch.zeros(num_inputs, 3, *size, dtype=torch.uint8))
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> ImageWork:
-        labels = read_labels(options.labels)
-        content = image_content(given, max_pixels)
-        pixels = self.encoder.preprocessing.read(content, name=given.name)
-        return ImageWork(given.name, pixels, options.top or USUAL_TOP, labels=labels, content=content)
+    def read(self, given: Given, options: Options, max_pixels: int) -> Work:
+        read_labels(options.labels)  # before anything is decoded
+        return image_work(given, options, max_pixels, self.encoder.preprocessing.read)
 
     def group(self, options: Options) -> Hashable:
         return options.labels
 
-    def answer(self, works: Sequence[ImageWork]) -> Sequence[dict[str, Any]]:
-        return classify_works(self._classifier(works[0].labels), works)
+    def answer(self, works: Sequence[Work]) -> Sequence[dict[str, Any]]:
+        return classify_works(self._classifier(read_labels(works[0].options.labels)), works)
 
-    def explain(self, work: ImageWork) -> Explanation:
+    def explain(self, work: Work) -> Explanation:
         """Compare one image with the names, and record the image regions behind each."""
-        vectors = self._classifier(work.labels).class_embeddings
-        explained = explain_pixels(self.encoder, work.pixels, work.name, work.labels, vectors)
+        labels = read_labels(work.options.labels)
+        vectors = self._classifier(labels).class_embeddings
+        explained = explain_pixels(self.encoder, work.prepared, work.name, labels, vectors)
         explained = over_photograph(explained, self.encoder.preprocessing, work.content)
         return explained.showing(None if explained.maps else "gradient_input")  # not the slower occlusion
 

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import UInt8
-from torch import Tensor
 
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.tasks.detection.explanation import explain_boxes
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.predicting import over_photograph
-from vitrail.tasks.serving import EngineChoice, Given, Options, Servable, common_facts, image_content
+from vitrail.tasks.serving import EngineChoice, Given, Options, Servable, Work, common_facts, image_work
 
 USUAL_SIZES = ((300, 400), (400, 300))  # height and width of images that models are warmed up with
-
-
-class BoxWork(NamedTuple):
-    """One prepared image."""
-
-    name: str
-    pixels: UInt8[Tensor, "3 height width"]
-    size: tuple[int, int]
-    threshold: float
-    content: bytes
-    """The image file."""
 
 
 class ServedDetector(Servable):
@@ -63,21 +50,19 @@ class ServedDetector(Servable):
         if len(black) > 1 < num_inputs:
             self.detector.find((black * num_inputs)[:num_inputs])
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> BoxWork:
-        content = image_content(given, max_pixels)
-        pixels, size = self.detector.read(content, given.name)
-        return BoxWork(given.name, pixels, size, self.detector.threshold_of(options.threshold), content)
+    def read(self, given: Given, options: Options, max_pixels: int) -> Work:
+        return image_work(given, options, max_pixels, self.detector.read)
 
-    def answer(self, works: Sequence[BoxWork]) -> Sequence[dict[str, Any]]:
-        found = self.detector.find([work.pixels for work in works])
-        return [
-            self.detector.in_pixels(selected.above(work.threshold), work.size, work.name).to_json()
-            for work, selected in zip(works, found, strict=True)
-        ]
+    def answer(self, works: Sequence[Work]) -> Sequence[dict[str, Any]]:
+        detector, answers = self.detector, []
+        for work, selected in zip(works, detector.find([work.prepared[0] for work in works]), strict=True):
+            above = selected.above(detector.threshold_of(work.options.threshold))
+            answers.append(detector.in_pixels(above, work.prepared[1], work.name).to_json())
+        return answers
 
-    def explain(self, work: BoxWork) -> Explanation:
-        detector = self.detector
-        explained = explain_boxes(detector, work.pixels, work.size, name=work.name, threshold=work.threshold)
+    def explain(self, work: Work) -> Explanation:
+        detector, threshold = self.detector, self.detector.threshold_of(work.options.threshold)
+        explained = explain_boxes(detector, *work.prepared, name=work.name, threshold=threshold)
         return over_photograph(explained, detector.preprocessing, work.content)
 
 

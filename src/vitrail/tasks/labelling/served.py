@@ -15,11 +15,11 @@ from vitrail.tasks.serving import (
     Given,
     Options,
     Servable,
+    Work,
     common_facts,
     given_text,
     open_without_engine,
 )
-from vitrail.tasks.translation.served import TextWork
 
 
 class ServedLabeller(Servable):
@@ -40,21 +40,21 @@ class ServedLabeller(Servable):
     def warm_up(self, num_inputs: int) -> None:
         self.labeller.label(["a"] * num_inputs)
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> TextWork:
+    def read(self, given: Given, options: Options, max_pixels: int) -> Work:
         text = given_text(given)
         self.labeller.encode(text)  # raises for a text without words
-        return TextWork(text, options)
+        return Work(given.name, text, options)
 
     def group(self, options: Options) -> Hashable:
         return options.top
 
-    def answer(self, works: Sequence[TextWork]) -> Sequence[dict[str, Any]]:
+    def answer(self, works: Sequence[Work]) -> Sequence[dict[str, Any]]:
         top = works[0].options.top or USUAL_TOP
-        return [found.to_json() for found in self.labeller.label([work.text for work in works], top=top)]
+        return [found.to_json() for found in self.labeller.label([work.prepared for work in works], top=top)]
 
-    def explain(self, work: TextWork) -> Explanation:
+    def explain(self, work: Work) -> Explanation:
         """Label one text and record its maps."""
-        return explain_text(self.labeller, work.text)
+        return explain_text(self.labeller, work.prepared)
 
 
 SERVED = ServedLabeller

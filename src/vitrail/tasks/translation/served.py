@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
@@ -13,6 +13,7 @@ from vitrail.tasks.serving import (
     Options,
     RefusalError,
     Servable,
+    Work,
     common_facts,
     given_text,
     open_without_engine,
@@ -21,13 +22,6 @@ from vitrail.tasks.translation.explanation import explain_text
 from vitrail.tasks.translation.predictor import Translator
 
 WARM_UP = "a"
-
-
-class TextWork(NamedTuple):
-    """One text."""
-
-    text: str
-    options: Options
 
 
 class ServedTranslator(Servable):
@@ -52,16 +46,16 @@ class ServedTranslator(Servable):
     def warm_up(self, num_inputs: int) -> None:
         list(self.translator.translate([WARM_UP] * num_inputs))
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> TextWork:
-        return TextWork(given_text(given), options)
+    def read(self, given: Given, options: Options, max_pixels: int) -> Work:
+        return Work(given.name, given_text(given), options)
 
     def group(self, options: Options) -> Hashable:
         return (options.beam_size, options.length_penalty, options.penalty_form, options.num_best)
 
-    def answer(self, works: Sequence[TextWork]) -> Sequence[dict[str, Any] | RefusalError]:
+    def answer(self, works: Sequence[Work]) -> Sequence[dict[str, Any] | RefusalError]:
         options = works[0].options
         translations = self.translator.translate(
-            [work.text for work in works],
+            [work.prepared for work in works],
             beam_size=options.beam_size,
             length_penalty=options.length_penalty,
             penalty_form=options.penalty_form,
@@ -69,9 +63,9 @@ class ServedTranslator(Servable):
         )
         return [each.to_json() if each.error is None else _refused(each.error) for each in translations]
 
-    def explain(self, work: TextWork) -> Explanation:
+    def explain(self, work: Work) -> Explanation:
         """Translate one text, or force a given translation, and record its alignment."""
-        return explain_text(self.translator, work.text, target=work.options.target)
+        return explain_text(self.translator, work.prepared, target=work.options.target)
 
 
 SERVED = ServedTranslator
