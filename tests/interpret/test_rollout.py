@@ -9,7 +9,7 @@ import torch
 
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.heads import attention_distance, head_entropy
-from vitrail.interpret.rollout import attention_rollout, fuse_heads, read_queries
+from vitrail.interpret.rollout import attention_rollout, read_queries
 
 
 def random_layers(num_layers: int, tokens: int = 7, heads: int = 3, batch: int = 2) -> list[torch.Tensor]:
@@ -32,13 +32,12 @@ def test_rollout_equals_a_product_written_in_numpy() -> None:
         np.testing.assert_allclose(result[sample].numpy(), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("fusion", ["mean", "max", "min"])
-def test_rows_sum_to_one_and_identity_rolls_out_to_identity(fusion: str) -> None:
-    result = attention_rollout(random_layers(5), fusion=fusion)
+def test_rows_sum_to_one_and_identity_rolls_out_to_identity() -> None:
+    result = attention_rollout(random_layers(5))
     torch.testing.assert_close(result.sum(-1), torch.ones(2, 7))
 
     identity = torch.eye(5).expand(2, 3, 5, 5)
-    torch.testing.assert_close(attention_rollout([identity] * 4, fusion)[0], torch.eye(5))
+    torch.testing.assert_close(attention_rollout([identity] * 4)[0], torch.eye(5))
 
 
 def test_rollout_follows_a_chain_of_attention_to_its_source() -> None:
@@ -53,21 +52,12 @@ def test_rollout_follows_a_chain_of_attention_to_its_source() -> None:
     assert not torch.allclose(result, attention_rollout([last[None, None], first[None, None]])[0])
 
 
-def test_fusions_pick_mean_largest_and_smallest_head() -> None:
-    weights = torch.tensor([[[0.5, 0.5]], [[0.9, 0.1]]])[None]
-
-    torch.testing.assert_close(fuse_heads(weights, "mean"), torch.tensor([[[0.7, 0.3]]]))
-    torch.testing.assert_close(fuse_heads(weights, "max"), torch.tensor([[[0.9, 0.5]]]) / 1.4)
-    torch.testing.assert_close(fuse_heads(weights, "min"), torch.tensor([[[0.5, 0.1]]]) / 0.6)
-
-
 LAYER = random_layers(1)[0]
 
 
 @pytest.mark.parametrize(
     ("refused", "message"),
     [
-        (lambda: fuse_heads(LAYER, "median"), "median"),
         (lambda: attention_rollout([LAYER[:, :, :1]]), "every query"),
         (lambda: attention_rollout([LAYER, random_layers(1, tokens=5)[0]]), "same tokens"),
         (lambda: attention_rollout([]), "no attention was recorded"),

@@ -14,43 +14,16 @@ from vitrail.core.errors import ConfigError
 Reader = Literal["class", "mean"]
 
 
-def fuse_heads(
-    weights: Float[Tensor, "batch heads queries keys"], fusion: str = "mean"
-) -> Float[Tensor, "batch queries keys"]:
-    """Fuse the heads of one layer into one map whose rows sum to one.
-
-    Args:
-        weights: attention of one layer.
-        fusion: ``mean`` as in the paper; ``max`` and ``min`` keep what any or every head attends to,
-            renormalised.
-
-    Raises:
-        ConfigError: the fusion is unknown.
-    """
-    weights = weights.float()
-    if fusion == "mean":
-        return weights.mean(dim=1)
-    if fusion not in ("max", "min"):
-        raise ConfigError(
-            f"heads cannot be joined by {fusion!r}",
-            expected="mean, max or min",
-            remedy="Choose mean, as the paper of attention rollout does",
-        )
-    fused = weights.amax(dim=1) if fusion == "max" else weights.amin(dim=1)
-    return fused / fused.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(fused.dtype).tiny)
-
-
 def attention_rollout(
-    layers: Sequence[Float[Tensor, "batch heads _ _"]], fusion: str = "mean"
+    layers: Sequence[Float[Tensor, "batch heads _ _"]],
 ) -> Float[Tensor, "batch tokens tokens"]:
     """Compute attention rollout through all layers.
 
-    Each layer becomes A = 0.5 W + 0.5 I, with the identity for the residual connection; the result is the
-    product A_L ... A_1, whose row i gives the contribution of each input token to output token i. Rows sum to
-    one.
+    Each layer becomes A = 0.5 W + 0.5 I, with the mean W over heads and the identity for the residual
+    connection; the result is the product A_L ... A_1, whose row i gives the contribution of each input token
+    to output token i. Rows sum to one.
 
     Paper: Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers, equation 1.
-    Departs from the paper: the fusions ``max`` and ``min``.
 
     Args:
         layers: attention of every layer, first to last, all queries recorded.
@@ -72,12 +45,9 @@ def attention_rollout(
             expected="one or more layers over the same tokens, with every query recorded",
             remedy="Record without choosing queries, from a model whose layers all see the same tokens",
         )
-    identity = torch.eye(layers[0].shape[-1], device=layers[0].device)
-    result: Tensor | None = None
+    result = identity = torch.eye(layers[0].shape[-1], device=layers[0].device)
     for weights in layers:
-        mixed = 0.5 * fuse_heads(weights, fusion) + 0.5 * identity
-        result = mixed if result is None else mixed @ result
-    assert result is not None
+        result = (0.5 * weights.float().mean(dim=1) + 0.5 * identity) @ result
     return result
 
 

@@ -172,7 +172,13 @@ class Explanation:
     @cached_property
     def rollout(self) -> Float[Tensor, "tokens tokens"]:
         """Attention rollout through all layers, prefix tokens first."""
-        return self._roll_out("mean")
+        if not self.has_rollout:
+            raise ConfigError(
+                "the layers of this model do not attend over one set of tokens, so there is no rollout",
+                expected="the method attention, which shows one layer on its own grid",
+                remedy="Choose the method attention, or write an .html page with every layer",
+            )
+        return attention_rollout([recorded.weights for recorded in self.layers])[0]
 
     def relevance(
         self,
@@ -180,7 +186,6 @@ class Explanation:
         *,
         layer: int | None = None,
         head: int | None = None,
-        fusion: str = "mean",
         class_name: str | None = None,
     ) -> Float[Tensor, "rows columns"]:
         """Return the relevance of each patch for the classifier, or for one class.
@@ -190,8 +195,7 @@ class Explanation:
                 ``relevance`` (gradients times attention, all layers), ``gradient_input``, ``occlusion`` or
                 ``integrated_gradients``, which suit every model; None means ``method_for`` of the class.
             layer, head: for ``attention``, counted from 1 as in the titles, negative from the end; by default
-                the last layer, and all heads fused. With either, ``attention`` is the default method.
-            fusion: of heads: mean, max or min.
+                the last layer, and the mean over heads. With either, ``attention`` is the default method.
             class_name: for class-specific methods; by default the most probable.
 
         Raises:
@@ -217,11 +221,10 @@ class Explanation:
         if not self.maps:
             raise _nothing_to_show(method)
         if method == "attention":
-            return self.maps[0].attention(layer=layer, head=head, fusion=fusion)
-        weights = self.rollout if fusion == "mean" else self._roll_out(fusion)
+            return self.maps[0].attention(layer=layer, head=head)
         last = self.layers[-1]
         assert last.grid is not None
-        return self.maps[0].read(weights, last).unflatten(-1, last.grid)
+        return self.maps[0].read(self.rollout, last).unflatten(-1, last.grid)
 
     def showing(self, method: str | None = None, **pick: Unpack[Pick]) -> Explanation:
         """Return the same explanation with another method, class, layer or head first, computed immediately.
@@ -365,15 +368,6 @@ class Explanation:
     def _repr_html_(self) -> str:
         content = escape(page.explanations_html([self]), quote=True)
         return f'<iframe srcdoc="{content}" width="100%" height="{PAGE_HEIGHT_PX}" frameborder="0"></iframe>'
-
-    def _roll_out(self, fusion: str) -> Float[Tensor, "tokens tokens"]:
-        if not self.has_rollout:
-            raise ConfigError(
-                "the layers of this model do not attend over one set of tokens, so there is no rollout",
-                expected="the method attention, which shows one layer on its own grid",
-                remedy="Choose the method attention, or write an .html page with every layer",
-            )
-        return attention_rollout([recorded.weights for recorded in self.layers], fusion)[0]
 
 
 def has_place(pick: Pick) -> bool:

@@ -15,7 +15,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.interpret.draw import Limits, shared_limits, strength, times_even
 from vitrail.interpret.heads import LayerHeads
 from vitrail.interpret.record import AttentionMap
-from vitrail.interpret.rollout import Reader, fuse_heads, read_queries
+from vitrail.interpret.rollout import Reader, read_queries
 
 READER_NAMES: dict[Reader, str] = {"class": "class token", "mean": "mean over patches"}
 LOST = "probability lost"
@@ -187,7 +187,6 @@ class Maps:
         *,
         layer: int | None = None,
         head: int | None = None,
-        fusion: str = "mean",
     ) -> Tensor:
         """Return what a query attends to: ``rows columns`` over a picture, or one weight per token.
 
@@ -195,8 +194,7 @@ class Maps:
             query: index of a token or box, or a point of the picture relative to its height and width. None
                 is the row that the model reads of patches, and all rows of tokens.
             layer: counted from 1 as in the titles, negative from the end; None means the layer shown first.
-            head: counted from 1, negative from the end; None fuses all heads.
-            fusion: of heads: mean, max or min.
+            head: counted from 1, negative from the end; None is the mean.
 
         Raises:
             ConfigError: there is no such query, layer or head.
@@ -206,7 +204,7 @@ class Maps:
         row = None if query is None else self._row_of(query, recorded)
         if row is not None:
             weights = weights[:, :, row : row + 1]
-        joined = fuse_heads(weights, fusion)[0] if index is None else weights[0, index]  # queries keys
+        joined = weights[0].float().mean(dim=0) if index is None else weights[0, index]  # queries keys
         if row is not None:
             values = joined[0, recorded.num_prefix :]
         elif self.reader is not None:
