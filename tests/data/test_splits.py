@@ -83,7 +83,7 @@ def last_ones(split, fraction, seed, max_held):
 def divided(splits, **changes):
     settings = DataSettings(source="", test_fraction=0.2, validation_fraction=0.25, split_seed=3)
     splits = {name: Numbers(tuple(values)) for name, values in splits.items()}
-    fields = divide(splits, [KNOWN], settings, empty=Numbers(()), hold_out=last_ones, **changes)
+    fields = divide(splits, [KNOWN], settings, hold_out=last_ones, **changes)
     return SimpleNamespace(**fields)
 
 

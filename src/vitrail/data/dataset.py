@@ -96,7 +96,7 @@ class DividedDataset(Generic[S]):
         return replace(self, test=self.undivided, test_origin="all of the source", undivided=None)
 
     def _named(self) -> bytes:
-        return b""
+        return "\n".join(getattr(self, "class_names", ())).encode(errors="surrogateescape")
 
 
 EncodedImage = Path | bytes | np.ndarray
@@ -156,9 +156,6 @@ class ImageDataset(DividedDataset[ImageSplit]):
     """In the order of the labels."""
     upright: bool = False
     """True if a flipped image may belong to another class or to none (digits, letters)."""
-
-    def _named(self) -> bytes:
-        return "\n".join(self.class_names).encode(errors="surrogateescape")
 
 
 class _Selected(Sequence[Any]):

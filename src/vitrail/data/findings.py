@@ -164,11 +164,6 @@ class FindingTexts:
             yield self.finding(check, names, **values)
 
 
-def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Order findings by severity, keeping the order of the checks within one."""
-    return tuple(sorted(findings, key=lambda finding: ORDER.index(finding.severity)))
-
-
 def judge(
     dataset: Any,
     examined: Any,

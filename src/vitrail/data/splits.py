@@ -134,8 +134,8 @@ def divide(
     findings: Sequence[Finding],
     settings: DataSettings,
     *,
-    empty: S,
-    hold_out: HoldOut[S],
+    strata: Callable[[S], Int64[np.ndarray, " n"]] = lambda split: np.zeros(len(split), dtype=np.int64),
+    hold_out: HoldOut[S] | None = None,
     contents: Callable[[S], Sequence[Hashable]] | None = None,
     things: str = "images",
     drawn: str = "",
@@ -150,13 +150,19 @@ def divide(
         splits: those that the source has.
         findings: of the source so far.
         settings: shares of the missing splits, and the seed.
-        empty: the training split of a source without one.
+        strata: labels of a split's samples; a held-out part has its share of each.
+        hold_out: how samples are held out, if not by ``stratified_split``.
         contents: what is equal of copies, which stay together; by default none are known.
         things: what the samples are, for the origins.
         drawn: how they are drawn, such as ``, stratified``, for the origins.
         max_test: upper bound on the samples of a drawn test split.
     """
     known, found, seed = dict(splits), list(findings), settings.split_seed
+    if hold_out is None:
+
+        def hold_out(train: S, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
+            return stratified_split(strata(train), fraction, seed=seed, max_held=max_held)
+
     if contents is not None:
         hold_out = _with_copies(hold_out, contents)
     validation_origin = test_origin = "from the source"
@@ -171,7 +177,7 @@ def divide(
                 f"Choices are made on a part of the training {things} instead",
             )
         )
-    train = known.get("train", empty)
+    train = known.get("train", next(iter(known.values())).take([]))
     undivided = train if "test" not in known and max_test is None else None
     if "test" not in known:
         fraction = settings.test_fraction

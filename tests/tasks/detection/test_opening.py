@@ -27,11 +27,12 @@ from making.box_scenes import (
 )
 from vitrail.core.errors import DataError
 from vitrail.data.images import read_image
+from vitrail.data.splits import stratified_split
 from vitrail.tasks.detection import formats
 from vitrail.tasks.detection.assembly import Classes, Reading, assemble
 from vitrail.tasks.detection.faults import BoxFaults
 from vitrail.tasks.detection.findings import TEXTS
-from vitrail.tasks.detection.opening import draw_images, open_boxes
+from vitrail.tasks.detection.opening import open_boxes, rarest_classes
 from vitrail.tasks.detection.settings import BoxDataSettings
 
 SETTINGS = BoxDataSettings(source="x", image_size=(64, 64), test_fraction=0.25, validation_fraction=0.2)
@@ -83,7 +84,7 @@ def test_a_test_split_alone_has_an_empty_training_split(tmp_path: Path) -> None:
 
 def test_drawn_images_hold_every_class_that_can_be_shared() -> None:
     labels = [np.array(part, dtype=np.int64) for part in ([0, 0, 1], [0, 1], [0], [0], [0, 2], [2], [], [])]
-    kept, held = draw_images(labels, 3, 0.4, seed=3)
+    kept, held = stratified_split(rarest_classes(labels, 3), 0.4, seed=3)
     assert sorted([*kept, *held]) == list(range(8))
     for part in (kept, held):
         assert {label for index in part for label in labels[index].tolist()} == {0, 1, 2}

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
-
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import contents_of
 from vitrail.data.formats import HUB_PREFIX, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.settings import DataSettings
-from vitrail.data.splits import divide, stratified_split
-from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit, RawCaptions
+from vitrail.data.splits import divide
+from vitrail.tasks.captioning.dataset import CaptionDataset, RawCaptions
 from vitrail.tasks.captioning.formats import CAPTION_FORMATS
 from vitrail.tasks.captioning.formats.tables import find_unread, is_of_captions, read_by_name
 
@@ -50,11 +48,6 @@ def open_captions(source: str | os.PathLike[str], *, settings: DataSettings | No
         raw.splits,
         raw.findings,
         settings or DataSettings(source=text),
-        empty=CaptionSplit([], [], []),
-        # whole images are held out, with all their captions
-        hold_out=lambda train, fraction, seed, max_held: stratified_split(
-            np.zeros(len(train), dtype=np.int64), fraction, seed=seed, max_held=max_held
-        ),
         contents=lambda split: contents_of(split.images),
     )
     return CaptionDataset(source=text, format=format_name, **divided)

@@ -20,7 +20,7 @@ from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import about, number_of
 from vitrail.data.formats import HUB_NAME, HUB_PREFIX, RawDataset, damaged, format_of
 from vitrail.data.settings import DataSettings
-from vitrail.data.splits import divide, stratified_split
+from vitrail.data.splits import divide
 from vitrail.data.tables import tell_tables
 from vitrail.tasks.classification.benchmark_reading import read_benchmark
 from vitrail.tasks.classification.benchmarks import BENCHMARKS, benchmark_of
@@ -155,10 +155,7 @@ def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDatase
         {name: split for name, split in raw.splits.items() if name not in unlabelled},
         (*raw.findings, *absent),
         settings,
-        empty=ImageSplit([], np.zeros(0, dtype=np.int64), []),
-        hold_out=lambda train, fraction, seed, max_held: stratified_split(
-            train.labels, fraction, seed=seed, max_held=max_held
-        ),
+        strata=lambda split: split.labels,
         contents=lambda split: contents_of(split.images),
         drawn=", stratified",
     )

@@ -138,9 +138,6 @@ class BoxDataset(DividedDataset[BoxSplit]):
     """Class ids in the source, in the order of the labels; 0, 1, ... if it has none."""
     facts: SourceFacts = field(default_factory=SourceFacts)
 
-    def _named(self) -> bytes:
-        return "\n".join(self.class_names).encode(errors="surrogateescape")
-
 
 @dataclass(frozen=True)
 class RawBoxes:

@@ -18,8 +18,8 @@ from vitrail.data.file_places import first_entries, folders_in, is_image_name
 from vitrail.data.findings import number_of
 from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.settings import DataSettings
-from vitrail.data.splits import Indices, divide, stratified_split
-from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, RawBoxes
+from vitrail.data.splits import divide
+from vitrail.tasks.detection.dataset import BoxDataset, RawBoxes
 from vitrail.tasks.detection.findings import finding
 from vitrail.tasks.detection.formats import BOX_FORMATS
 from vitrail.tasks.detection.formats.objects import is_of_boxes, read_by_name
@@ -99,32 +99,17 @@ def recognises(source: str) -> int:
     return SURE * (is_name_on_hub(source, path) and is_of_boxes(source))
 
 
-def draw_images(
-    labels: Sequence[Int64[np.ndarray, " _"]],
-    num_classes: int,
-    fraction: float,
-    *,
-    seed: int,
-    max_held: int | None = None,
-) -> tuple[Int64[np.ndarray, " kept"], Int64[np.ndarray, " held"]]:
-    """Hold out a share of images at random, as evenly over the classes as images allow.
-
-    Each image counts for the rarest of its classes; those without boxes are a class of their own.
+def rarest_classes(labels: Sequence[Int64[np.ndarray, " _"]], num_classes: int) -> Int64[np.ndarray, " n"]:
+    """Return the rarest class of each image; images without boxes are a class of their own.
 
     Args:
         labels: class of each box of each image.
-        fraction: share to hold out, 0..1.
-        max_held: upper bound on the number held out.
-
-    Returns:
-        kept: indices of the remaining images, ascending.
-        held: indices of the held-out images, ascending.
     """
     counts = np.bincount(
         np.concatenate([np.zeros(0, dtype=np.int64), *map(np.unique, labels)]), minlength=num_classes
     )
     rarest = [int(part[np.argmin(counts[part])]) if len(part) else num_classes for part in labels]
-    return stratified_split(np.array(rarest, dtype=np.int64), fraction, seed=seed, max_held=max_held)
+    return np.array(rarest, dtype=np.int64)
 
 
 def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
@@ -144,18 +129,11 @@ def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
 
 
 def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings) -> BoxDataset:
-    num_classes = len(raw.class_names)
-
-    def draw(train: BoxSplit, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
-        return draw_images(train.labels, num_classes, fraction, seed=seed, max_held=max_held)
-
-    empty = BoxSplit([], [], [], [])
     divided = divide(
         raw.splits,
         raw.findings,
         settings,
-        empty=empty,
-        hold_out=draw,
+        strata=lambda split: rarest_classes(split.labels, len(raw.class_names)),
         contents=lambda split: contents_of(split.images),
         drawn=", by rarest class",
     )

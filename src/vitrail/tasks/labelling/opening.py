@@ -10,7 +10,7 @@ import numpy as np
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import encode_labels, order_class_names
 from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
-from vitrail.data.splits import divide, stratified_split
+from vitrail.data.splits import divide
 from vitrail.tasks.labelling.dataset import RawTexts, TextDataset, TextSplit
 from vitrail.tasks.labelling.formats import TEXT_FORMATS
 from vitrail.tasks.labelling.formats.tables import is_of_texts, read_by_name
@@ -53,18 +53,12 @@ def open_texts(source: str | os.PathLike[str], *, settings: TextDataSettings | N
         )
         for name, rows in raw.splits.items()
     }
+    is_text = raw.labels == "sentence"
     divided = divide(
         splits,
         raw.findings,
         settings,
-        empty=TextSplit(),
-        # of sentences, a held-out part has its share of each label
-        hold_out=lambda train, fraction, seed, max_held: stratified_split(
-            np.array([labels[0] if raw.labels == "sentence" else 0 for labels in train.labels], np.int64),
-            fraction,
-            seed=seed,
-            max_held=max_held,
-        ),
+        strata=lambda split: np.array([labels[0] if is_text else 0 for labels in split.labels], np.int64),
         contents=lambda split: [tuple(part.casefold() for part in parts) for parts in split.parts],
         things="texts",
     )

@@ -14,7 +14,7 @@ from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_nam
 from vitrail.data.splits import divide
 from vitrail.data.text.languages import Languages
 from vitrail.tasks.translation import published_sets
-from vitrail.tasks.translation.dataset import PairDataset, PairSplit, RawPairs
+from vitrail.tasks.translation.dataset import PairDataset, RawPairs
 from vitrail.tasks.translation.formats import PAIR_FORMATS
 from vitrail.tasks.translation.formats.tables import NAME, is_of_pairs, read_by_name
 from vitrail.tasks.translation.settings import PairDataSettings
@@ -67,7 +67,6 @@ def open_pairs(source: str | os.PathLike[str], *, settings: PairDataSettings | N
         raw.splits,
         raw.findings,
         settings,
-        empty=PairSplit((), (), ()),
         hold_out=lambda train, fraction, seed, max_held: split_by_text(
             train.sources, fraction, seed=seed, max_held=len(train) if max_held is None else max_held
         ),
