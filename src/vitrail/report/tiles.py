@@ -122,11 +122,8 @@ class Matrix(NamedTuple):
     def column_names(self) -> list[str]:
         return [*self.columns] or [str(number) for number in range(self.values.shape[1])]
 
-    def texts(self) -> list[list[str]]:
-        return [
-            [f"{value:.2f}" if isinstance(value, float) else str(int(value)) for value in row]
-            for row in self.values.tolist()
-        ]
+    def texts(self, decimals: int = 2) -> list[list[str]]:
+        return [[_write(value, decimals) for value in row] for row in self.values.tolist()]
 
     def as_tree(self) -> dict[str, Any]:
         """Return plain values for JSON, with None for minus infinity."""
@@ -203,3 +200,7 @@ def show_matrix(axes: Axes, matrix: Matrix, limits: tuple[float, float] | None =
 
 def _is_written(matrix: Matrix) -> bool:
     return matrix.values.dtype != bool and max(matrix.values.shape) <= MOST_WRITTEN
+
+
+def _write(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}" if isinstance(value, float) else str(int(value))
