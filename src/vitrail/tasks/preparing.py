@@ -172,8 +172,9 @@ def _check_model(task: Task, dataset: Any, name: str | None) -> None:
 
 
 DEFAULT_BUDGET_S = 600.0
-REPORT_S = 8.0  # plots and explanations took 3 s on 2 cores; twice that, and the imports
+REPORT_S = 5.0  # plots and explanations took 3 s on 2 cores, and the imports
 CALIBRATION_SHARE = 0.03  # of the budget
+OVERRUN_SHARE, OVERRUN_S = 0.03, 5.0  # of the budget, or so long: what a slower machine may take beyond it
 TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, in a small ViT's train step
 BACKWARD_AND_FORWARD = 3  # times the operations of a forward pass
 PROBED_SAMPLES, PROBING_S = 16, 0.5  # of the test split, whose loading is timed
@@ -278,19 +279,21 @@ def fit_steps(
     if isinstance(parts.final_objective, Settling) and parts.validation:
         scored += len(parts.validation)
     per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
-    # Steps multiply in the precision of the training, scores in float32.
-    rate, exact_rate = (
-        measure_matrix_products(processes.device, each) for each in (settings.precision, "float32")
-    )
-    evaluation_steps = (
-        max(1.0, rate / exact_rate) * task.evaluation_share * per_epoch * scored / len(parts.train)
-    )
+    slower = 2 if settings.precision == "bfloat16" else 1  # scores are in float32
+    scoring_steps = slower * task.evaluation_share * per_epoch * scored / len(parts.train)
     loading_s = len(parts.test) * _load_s(parts.test) / max(1, settings.num_workers)
 
     def after_s(step_s: float) -> float:
-        return evaluation_steps * step_s + (REPORT_S + loading_s) * max(1.0, step_s / times.step_s)
+        return scoring_steps * step_s + (REPORT_S + loading_s) * max(1.0, step_s / times.step_s)
 
-    deadline = Deadline(budget.ends_at, after_s=after_s, pause_s=times.validation_s)
+    # Should the machine become half as fast after the last step, the run must not overrun by more.
+    tolerance_s = max(OVERRUN_S, OVERRUN_SHARE * budget.seconds)
+    least_s = 2 * after_s(times.step_s) - tolerance_s
+    deadline = Deadline(
+        budget.ends_at,
+        after_s=lambda step_s: max(after_s(step_s), least_s),
+        pause_s=times.validation_s,
+    )
     left_s = deadline.left_s(times.step_s, settings.validations) - times.start_s
     steps = processes.from_first(lambda: steps_for_budget(budget.seconds, left_s, times.step_s))
     return steps, times.step_s, deadline

@@ -29,14 +29,15 @@ Clock = Callable[[], float]
 _WARM_STEPS = 3  # the first steps allocate, compile and fill caches
 _FEWEST_STEPS, _MOST_STEPS = 3, 30
 _FEWEST_SAMPLES = 2  # batch normalisation and contrasts need two
+_LONG_S = 1.0  # of a step, whose allocations are then negligible
 _REVIEWS = 50  # one review each 2 % of the steps
 _LATE = 0.9  # from here on one review each percent
 _TOLERANCE = 0.02  # a smaller deviation than this is noise
-_MAY_EXTEND_BEFORE = 0.8  # of the progress; later the rate is too low for further steps to matter
+_MAY_EXTEND_BEFORE = 0.95  # of the progress; what a load that has gone leaves later is little
 _LARGEST_EXTENSION = 2.0
 FEWEST_PLANNED = 100  # steps in which a small model learns something
 MIN_STEPS = 10  # with fewer, the warm-up is one step, and a budget is refused
-_SLACK = 0.1  # share of the time left that must be unused before the plan is lengthened
+_SLACK = 0.1  # share of the time left that must be unused before the plan is lengthened, or 4 % of all
 
 
 class StepTimes(NamedTuple):
@@ -133,22 +134,25 @@ def _extrapolate(
     Returns:
         None as soon as whole steps are known to be affordable.
     """
-    spent_s, former = 0.0, None
+    spent_s, former, whole_s = 0.0, None, None
     while parts > 1:
         part = next(train_step.batches(train, 0, 1, parts=parts))
-        spent_s += timed(part)  # allocates
         part_s = timed(part)
         spent_s += part_s
+        if part_s < _LONG_S:  # the first one allocates
+            part_s = timed(part)
+            spent_s += part_s
         whole_s = parts * part_s
+        is_enough = whole_s > 2 * longest_s
         if former is not None:  # the optimiser's time does not grow with the samples
             whole_s = part_s + 2 * max(0.0, part_s - former) * (parts - 1)
-        is_enough = former is not None and (whole_s > longest_s or spent_s + 4 * part_s > seconds)
+            is_enough = whole_s > longest_s or spent_s + 4 * part_s > seconds
         is_affordable = (_WARM_STEPS + _FEWEST_STEPS) * whole_s <= 2 * seconds
         is_affordable, is_enough = train_step.processes.any_of(is_affordable, is_enough)
         if is_affordable or is_enough:
             return None if is_affordable else whole_s
         parts, former = parts // 2, part_s
-    return None
+    return whole_s
 
 
 def steps_for_budget(budget_s: float, left_s: float, step_s: float) -> int:
@@ -159,10 +163,11 @@ def steps_for_budget(budget_s: float, left_s: float, step_s: float) -> int:
     """
     steps = int(left_s / step_s)
     if steps < MIN_STEPS:
-        minutes = math.ceil((budget_s - left_s + FEWEST_PLANNED * step_s) / 60)
+        other_s = budget_s - left_s
+        minutes = math.ceil((other_s + FEWEST_PLANNED * step_s) / 60)
         raise ConfigError(
-            f"{format_duration(budget_s)} are enough for {number_of(max(0, steps), 'training step')}: "
-            f"one takes about {format_duration(step_s)}",
+            f"{format_duration(budget_s)} are enough for {number_of(max(0, steps), 'training step')}: one "
+            f"takes about {format_duration(step_s)}, start and report {format_duration(other_s)}",
             expected=f"about {minutes} min, for {FEWEST_PLANNED} steps, evaluation and report",
             remedy=f"Give --budget {minutes}m, or a smaller model, batch or image size",
         )
@@ -221,13 +226,14 @@ class Deadline:
         if step <= self._step or step >= steps:
             return steps
         newest_s = max(self._clock() - self._moment - self._pauses_s, 1e-9) / (step - self._step)
-        self._step_s = newest_s if self._step_s is None else (self._step_s + newest_s) / 2
+        mean_s = newest_s if self._step_s is None else (self._step_s + newest_s) / 2
+        self._step_s = max(newest_s, mean_s)  # a slower machine counts at once, a faster one once it lasts
         self.begin(step)
         left = self.left_s(self._step_s, num_pauses) / self._step_s
         planned = steps - step
         if planned > left * (1 + _TOLERANCE):
             return step + max(1, int(left))
-        if progress < _MAY_EXTEND_BEFORE and planned < left * (1 - _SLACK):
+        if progress < _MAY_EXTEND_BEFORE and left - planned > max(_SLACK * left, 2 * _TOLERANCE * steps):
             return step + int(min(left * (1 - _TOLERANCE), planned * _LARGEST_EXTENSION))
         return steps
 
