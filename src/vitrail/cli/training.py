@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +31,7 @@ from vitrail.core.errors import ConfigError
 if TYPE_CHECKING:
     from vitrail.tasks.training import OnPipelineEvent, PipelineEvent, TrainedRun
     from vitrail.train.evaluate import Report
-    from vitrail.train.events import Event, Kept, Logged, OnEvent, StoppedEarly
-
-MEASURED_STEPS = 50  # over which the time left is estimated
+    from vitrail.train.events import Event, Logged, OnEvent
 
 
 @app.command(help_epilogue="Example: vitrail train photos/ --budget 10m --set train.batch_size=64")
@@ -280,22 +276,19 @@ def show_training() -> Iterator[OnPipelineEvent]:
 @contextmanager
 def show_progress(console: Console) -> Iterator[OnEvent]:
     """Yield a listener for ``fit``: a bar on a terminal, occasional lines elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
     from vitrail.train.events import Kept, Logged, Replanned, Started, Stepped, StoppedEarly, Validated
 
-    columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}")
-    moments: deque[tuple[int, float]] = deque(maxlen=MEASURED_STEPS)
+    columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with show_live(console, *columns) as live:
-        state = scores = left = ""
+        state = scores = ""
         plans: list[int] = []
 
         def listen(event: Event) -> None:
-            nonlocal state, scores, left
+            nonlocal state, scores
             if isinstance(event, Started | Stepped):
-                moments.append((event.step, time.monotonic()))
-                left = _time_left(moments, event.steps)
-                live.update(f"{state} {scores}", completed=event.step, total=event.steps, left=left)
+                live.update(f"{state} {scores}", completed=event.step, total=event.steps)
             if isinstance(event, Started):
                 begun = f"resuming after step {event.step} of {event.steps}"
                 if event.step == event.steps:
@@ -305,7 +298,8 @@ def show_progress(console: Console) -> Iterator[OnEvent]:
                 state = _describe(event)
                 live.update(f"{state} {scores}")
                 if event.step == event.steps or live.is_due:
-                    live.write(f"step {event.step}/{event.steps}, {state}, {left}")
+                    left_s = event.elapsed_s / event.step * (event.steps - event.step)
+                    live.write(f"step {event.step}/{event.steps}, {state}, {format_duration(left_s)} left")
             elif isinstance(event, Validated):
                 named = (
                     f"{IN_WORDS.get(name, name)} {score:.4f}"
@@ -316,11 +310,17 @@ def show_progress(console: Console) -> Iterator[OnEvent]:
                 live.write(f"step {event.step}, {scores}")
             elif isinstance(event, Replanned):  # the bar shows each one, a line at the end where all led
                 plans.extend((event.former_steps, event.steps))
-            elif isinstance(event, StoppedEarly | Kept):
-                if isinstance(event, StoppedEarly):
-                    live.update(f"{state} {scores}", total=event.step, left="")
-                    plans.clear()
-                live.print(_explain(event))
+            elif isinstance(event, StoppedEarly):
+                live.update(f"{state} {scores}", total=event.step)
+                plans.clear()
+                ended = f"stopped early at step {event.step} of {event.former_steps}"
+                if event.best is not None:
+                    ended += f": {event.score} was best at step {event.best_step}, {event.best:.4f}"
+                live.print(ended)
+            elif isinstance(event, Kept):
+                live.print(
+                    f"the weights of step {event.step} are kept, the best validation of {event.steps} steps"
+                )
 
         yield listen
         if plans and plans[0] != plans[-1]:
@@ -330,28 +330,10 @@ def show_progress(console: Console) -> Iterator[OnEvent]:
             )
 
 
-def _time_left(moments: Sequence[tuple[int, float]], steps: int) -> str:
-    if len(moments) < 2:
-        return ""
-    (first, began), (last, ended) = moments[0], moments[-1]
-    return f"{format_duration((steps - last) * (ended - began) / max(last - first, 1))} left"
-
-
 def _describe(event: Logged) -> str:
     parts = "".join(f", {IN_WORDS.get(name, name)} {value:.3f}" for name, value in event.parts.items())
     rate = event.samples_per_s if event.items_per_s is None else event.items_per_s
     return f"loss {event.loss:.3f}{parts}, {rate:.0f} {event.unit}/s"
-
-
-def _explain(event: StoppedEarly | Kept) -> str:
-    from vitrail.train.events import StoppedEarly
-
-    if isinstance(event, StoppedEarly):
-        place = f"stopped early at step {event.step} of {event.former_steps}"
-        if event.best is None:
-            return place
-        return f"{place}: {event.score} was best at step {event.best_step}, {event.best:.4f}"
-    return f"the weights of step {event.step} are kept, the best validation of {event.steps} steps"
 
 
 def show_trained(trained: TrainedRun) -> None:

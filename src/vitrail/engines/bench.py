@@ -12,6 +12,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -226,52 +227,44 @@ class _Bench:
         prepared: Sequence[tuple[choice.BenchResult, RemoteEngine]],
         failed: Sequence[choice.BenchResult],
     ) -> BenchReport:
-        batches = self.settings.batches
-        contenders = [
-            turns.Contender(remote, batch, f"{result.engine} in {result.precision}")
-            for result, remote in prepared
-            for batch in batches
-        ]
+        asked = self.settings
+        outcomes = {(each.engine, each.precision): each for each in failed}
+        contenders = {}
+        for outcome, remote in prepared:
+            outcomes[outcome.engine, outcome.precision] = outcome
+            for batch in asked.batches:
+                title = f"{outcome.engine} in {outcome.precision}"
+                contenders[batch, outcome.engine, outcome.precision] = turns.Contender(remote, batch, title)
         ceilings = turns.take_turns(
-            contenders,
+            [*contenders.values()],
             products,
             shape=self.shape,
             make_batch=lambda batch: make_batch(self.loaded, batch),
-            rounds=self.settings.rounds,
+            rounds=asked.rounds,
             on_stage=self.on_stage,
         )
-        results = [
-            each.with_changes({"batch": batch})
-            for each in (*(result for result, _ in prepared), *failed)
-            for batch in batches
-        ]
-        for index, contender in enumerate(contenders):
-            found: dict[str, Any] = {"agrees": False, "reason": contender.reason}
-            if contender.reason is None:
-                rates, batch = ceilings.get(results[index].precision), contender.batch
-                found = summarise(contender.seconds, batch=batch, gflops=self.gflops, ceilings=rates)
+        results = []
+        for batch, engine, precision in product(asked.batches, asked.engines, asked.precisions):
+            found: dict[str, Any] = {"batch": batch}
+            contender = contenders.get((batch, engine, precision))
+            if contender is not None and contender.reason is not None:
+                found |= {"agrees": False, "reason": contender.reason}
+            elif contender is not None:
+                rates = ceilings.get(precision)
+                found |= summarise(contender.seconds, batch=batch, gflops=self.gflops, ceilings=rates)
                 found["peak_mib"] = contender.peak_mib
-            results[index] = results[index].with_changes(found)
+            results.append(outcomes[engine, precision].with_changes(found))
         return BenchReport(
             name=str(self.loaded.model_settings.get("name", "the model")),
             size=image_size(self.loaded),
             gmacs=self.gflops / 2,
             machine=choice.describe_machine(),
-            threads=self.settings.threads,
-            rounds=self.settings.rounds,
+            threads=asked.threads,
+            rounds=asked.rounds,
             product=tuple(self.shape),
             ceilings={name: statistics.median(rates) for name, rates in ceilings.items()},
             images=self.samples.title,
-            results=tuple(
-                sorted(
-                    results,
-                    key=lambda each: (
-                        batches.index(each.batch),
-                        ENGINES.index(each.engine),
-                        PRECISIONS.index(each.precision),
-                    ),
-                )
-            ),
+            results=tuple(results),
             versions=turns.find_versions(),
         )
 

@@ -249,7 +249,7 @@ def operations_of(package: Package) -> set[str]:
     ("export_format", "precision", "error", "words"),
     [
         ("torch", "int8", ConfigError, "torch has no int8"),
-        ("onnx", "bfloat16", ConfigError, "MatMul and Conv"),
+        ("onnx", "bfloat16", ConfigError, "Choose --format openvino or torch for bfloat16"),
         ("onnx", "int8", DataError, "--data"),  # generated images have no labels
     ],
 )

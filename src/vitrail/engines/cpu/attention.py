@@ -14,20 +14,10 @@ from vitrail.nn import attention, rotary
 from vitrail.nn.rotary import SequenceRotary
 from vitrail.nn.sinusoidal import position_angles
 
-# Up to this many tokens, training on a CPU in bfloat16 takes plain products, as the backward pass of
-# the fused kernel is slow there. Forward and backward, fused / plain, in ms of one core, torch 2.13:
-#   AMD EPYC, AVX-512: 65 tokens 97 / 19, 197 tokens 52 / 22, 400 tokens 50 / 24, 785 tokens 38 / 22 (128, 24,
-#   8, 2 images, 3 heads of 64).
-#   Intel Xeon, AMX: 49 tokens 64 / 9 (64 windows, 3 heads of 32), 197 tokens 90 / 38 (8 images), 577 tokens
-#   75 / 32 (12 heads of 64), 850 tokens 51 / 38 (8 heads of 32).
-# Plain was never slower; above this its memory, quadratic in the tokens, decides.
-PLAIN_MAX_TOKENS = 1024
-# Without gradients, forward alone:
-#   AMD: 49 tokens 2.5 / 1.8, 197 tokens 2.9 / 1.4 and 8 images 18.7 / 13.7, 577 tokens 15.9 / 10.8, 850
-#   tokens 12.5 / 11.0, 1024 tokens 44 / 51 (12 heads of 64).
-#   Intel with AMX: 49 tokens 2.7 / 4.2, 197 tokens 1.4 / 2.0 and 8 images 13 / 16, 577 tokens 5.7 / 10.0,
-#   850 tokens 6.1 / 12.3; with a bias 0.5 to 0.9 of the time.
-PLAIN_MAX_TOKENS_INFERRED = 896
+# Up to this many tokens, bfloat16 on a CPU takes plain products (times: docs/log.md). In training they were
+# never slower, as the backward pass of the fused kernel is slow there: above this their memory, quadratic
+# in the tokens, decides. Without gradients the fused kernel is faster for more tokens, and with AMX always.
+PLAIN_MAX_TOKENS, PLAIN_MAX_TOKENS_INFERRED = 1024, 896
 STORED_TURNS = 512  # positions; tables for longer sequences are computed on demand
 FUSED_USES_TILES = bool(torch.cpu.get_capabilities().get("amx_bf16", False))
 """Whether the fused kernel multiplies bfloat16 in the CPU's tiles (AMX)."""

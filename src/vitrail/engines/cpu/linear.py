@@ -13,9 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from vitrail.nn.linear import Linear
 from vitrail.train.machine import cpu_facts
 
-# Multiplications below which calling oneDNN's kernel, some 12 us, costs more than its product saves. MKL /
-# oneDNN in us of one AMD EPYC core, 128 to 384 channels: 1 row 6 / 20, 5 rows 14 / 26; 128 to 128: 64 rows
-# 25 / 37; 128 to 10,000: 1 row 152 / 109, 5 rows 432 / 374; 512 to 1536: 5 rows 213 / 173.
+# Multiplications below which calling oneDNN's kernel, some 12 us, costs more than it saves (docs/log.md).
 MIN_ONEDNN_PRODUCT = 2**20
 Rows = Float[Tensor, "*batch in_dim"]
 NewRows = Float[Tensor, "*batch out_dim"]

@@ -6,14 +6,14 @@ import importlib
 import io
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import ConfigError, missing_package
 from vitrail.engines.contract import Inputs, Outputs
 from vitrail.engines.export.package import MODEL_FILES, PortSpec, Precision
 from vitrail.engines.export.tracing import Traced, quiet
@@ -88,12 +88,7 @@ class OnnxFormat:
     traces_narrow = False
 
     def check(self, precision: Precision, *, writes: bool = True) -> None:
-        if precision not in self.precisions:
-            raise ConfigError(
-                f"ONNX Runtime has no {precision} on CPUs: its MatMul and Conv do not support it",
-                expected=f"{' or '.join(self.precisions)}",
-                remedy="Choose --format openvino or torch for bfloat16",
-            )
+        check_precision(self, precision)  # ONNX Runtime's MatMul and Conv have no bfloat16 on CPUs
         check_installed(["onnxruntime"], extra="export", use="run by")
         if writes:
             check_installed(WRITERS, extra="export", use="written with")
@@ -181,12 +176,7 @@ class TorchFormat:
     traces_narrow = True
 
     def check(self, precision: Precision, *, writes: bool = True) -> None:
-        if precision not in self.precisions:
-            raise ConfigError(
-                f"the format torch has no {precision}",
-                expected=f"{' or '.join(self.precisions)}",
-                remedy="Choose --format openvino or onnx for int8",
-            )
+        check_precision(self, precision)
 
     def write(
         self, traced: Traced, folder: Path, *, precision: Precision, calibration: Sequence[Inputs]
@@ -222,6 +212,17 @@ FORMATS: dict[str, ExportFormat] = {
 """Every format by its name."""
 
 
+def check_precision(form: ExportFormat, precision: Precision) -> None:
+    """Raise ``ConfigError`` unless a format has a precision."""
+    if precision not in form.precisions:
+        others = [name for name, other in FORMATS.items() if precision in other.precisions]
+        raise ConfigError(
+            f"the format {form.name} has no {precision}",
+            expected=f"{' or '.join(form.precisions)}",
+            remedy=f"Choose --format {' or '.join(others)} for {precision}",
+        )
+
+
 def check_installed(packages: Sequence[str], *, extra: str, use: str) -> None:
     """Check that optional packages are installed.
 
@@ -236,11 +237,8 @@ def check_installed(packages: Sequence[str], *, extra: str, use: str) -> None:
         try:
             importlib.import_module(name)
         except ImportError:
-            raise ConfigError(
-                f"the package {name} is not installed",
-                expected=f"it, for this format is {use} {', '.join(packages)}",
-                remedy=f"Install it with: pip install 'vitrail[{extra}]'",
-            ) from None
+            needed = f"this format is {use} {', '.join(packages)} and needs"
+            raise missing_package(needed, name, extra) from None
 
 
 def unsupported(engine: str, error: BaseException) -> ConfigError:
@@ -367,17 +365,10 @@ class _CalibrationReader:
     """Feeds calibration batches to ONNX Runtime."""
 
     def __init__(self, batches: Sequence[dict[str, Any]]) -> None:
-        self.batches = batches
-        self.rewind()
+        self._left = iter(batches)
 
     def get_next(self) -> dict[str, Any] | None:
         return next(self._left, None)
-
-    def rewind(self) -> None:
-        self._left: Iterator[dict[str, Any]] = iter(self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
 
 
 def _quantise_onnx(model: Any, path: Path, calibration: Sequence[dict[str, Any]]) -> None:
