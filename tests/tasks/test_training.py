@@ -242,6 +242,15 @@ def test_training_data_that_was_moved_is_not_other_data(tmp_path: Path, image_fo
 
     assert moved["samples"] == Report.load(folder / "report.json").signature["samples"] == "6"
 
+    gathered = tmp_path / "gathered"
+    for path in image_folder.glob("*/*"):
+        (gathered / path.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, gathered / path.parent.name / f"copy of {path.name}")
+    copies = evaluate(folder, gathered)
+    assert copies.signature["copies"] == "6 of 15"  # 6 are its test, 3 were held out for validation
+    assert copies.measured_on.endswith("6 of 15 are in the training data, too: the scores are too high.")
+    assert "copies" not in moved
+
 
 def test_data_of_other_classes_is_neither_scored_nor_gone_on_with(whole: Path, image_folder: Path) -> None:
     with pytest.raises(DataError, match="does not know: blue; green; red"):

@@ -32,6 +32,10 @@ class Split(Protocol):
     def names(self) -> Sequence[str]: ...
 
     @property
+    def contents(self) -> Sequence[Any] | np.ndarray:
+        """Each sample without its annotation, as for ``contents_of``."""
+
+    @property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits that change with the content."""
 
@@ -123,6 +127,10 @@ class ImageSplit:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def contents(self) -> Sequence[Any] | np.ndarray:
+        return self.images
+
     def take(self, indices: Iterable[int] | np.ndarray) -> ImageSplit:
         chosen = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices), dtype=np.int64)
         names = [self.names[index] for index in chosen]
@@ -194,13 +202,13 @@ def _update(digest: Any, image: EncodedImage) -> None:
         digest.update(np.ascontiguousarray(image).data)
 
 
-def contents_of(images: Sequence[EncodedImage] | np.ndarray) -> list[Hashable]:
-    """Return what copies of an image have in common; a file of a size of its own is not read."""
-    sizes = [_size_of(image) if isinstance(image, Path) else -1 for image in images]
+def contents_of(samples: Sequence[EncodedImage | str | tuple[str, ...]] | np.ndarray) -> list[Hashable]:
+    """Return what copies of a sample have in common; a file of a size of its own is not read."""
+    sizes = [_size_of(sample) if isinstance(sample, Path) else -1 for sample in samples]
     counts = Counter(sizes)
     return [
-        size if size >= 0 and counts[size] == 1 else _hash_whole(image)
-        for size, image in zip(sizes, images, strict=True)
+        size if size >= 0 and counts[size] == 1 else _hash_whole(sample)
+        for size, sample in zip(sizes, samples, strict=True)
     ]
 
 
@@ -211,7 +219,9 @@ def _size_of(image: Path) -> int:
         return -1
 
 
-def _hash_whole(image: EncodedImage) -> Hashable:
+def _hash_whole(image: EncodedImage | str | tuple[str, ...]) -> Hashable:
+    if isinstance(image, str | tuple):
+        return image
     if isinstance(image, np.ndarray):
         return image.shape, hashlib.sha256(np.ascontiguousarray(image).data).digest()
     try:

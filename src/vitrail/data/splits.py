@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
-from vitrail.data.dataset import Split
+from vitrail.data.dataset import Split, contents_of
 from vitrail.data.findings import Finding, about
 from vitrail.data.settings import DataSettings
 
@@ -136,7 +136,7 @@ def divide(
     *,
     strata: Callable[[S], Int64[np.ndarray, " n"]] = lambda split: np.zeros(len(split), dtype=np.int64),
     hold_out: HoldOut[S] | None = None,
-    contents: Callable[[S], Sequence[Hashable]] | None = None,
+    copies_together: bool = True,
     things: str = "images",
     drawn: str = "",
     max_test: int | None = None,
@@ -152,7 +152,7 @@ def divide(
         settings: shares of the missing splits, and the seed.
         strata: labels of a split's samples; a held-out part has its share of each.
         hold_out: how samples are held out, if not by ``stratified_split``.
-        contents: what is equal of copies, which stay together; by default none are known.
+        copies_together: whether copies are kept on one side; ``hold_out`` may do so itself.
         things: what the samples are, for the origins.
         drawn: how they are drawn, such as ``, stratified``, for the origins.
         max_test: upper bound on the samples of a drawn test split.
@@ -163,8 +163,8 @@ def divide(
         def hold_out(train: S, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
             return stratified_split(strata(train), fraction, seed=seed, max_held=max_held)
 
-    if contents is not None:
-        hold_out = _with_copies(hold_out, contents)
+    if copies_together:
+        hold_out = _with_copies(hold_out)
     validation_origin = test_origin = "from the source"
     if "test" not in known and "validation" in known:
         known["test"] = known.pop("validation")
@@ -211,12 +211,13 @@ def divide(
     }
 
 
-def _with_copies(hold_out: HoldOut[S], contents: Callable[[S], Sequence[Hashable]]) -> HoldOut[S]:
+def _with_copies(hold_out: HoldOut[S]) -> HoldOut[S]:
     """Draw among the first of equal samples; the others follow it."""
 
     def draw(split: S, fraction: float, seed: int, max_held: int | None) -> tuple[Indices, Indices]:
         numbers: dict[Hashable, int] = {}
-        group_of = np.array([numbers.setdefault(content, len(numbers)) for content in contents(split)], int)
+        contents = contents_of(split.contents)
+        group_of = np.array([numbers.setdefault(content, len(numbers)) for content in contents], int)
         firsts = np.unique(group_of, return_index=True)[1]
         _, drawn = hold_out(split.take(firsts), fraction, seed, max_held)
         is_held = np.isin(group_of, drawn)

@@ -8,6 +8,7 @@ from typing import Any
 
 from vitrail.core.config import check_place
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.dataset import Split, contents_of
 from vitrail.data.findings import some_of
 from vitrail.data.settings import DataSettings
 from vitrail.engines.loading import load_any, merged_source
@@ -69,12 +70,14 @@ def evaluate(
         check_picture_path(figures)
     dataset = _open(task, run, loaded, source)
     task.check_benchmark(dataset)
-    if split is None and _is_other(run, trained_experiment(run), dataset):
-        dataset = dataset.as_test()
+    trained, signed = trained_experiment(run), dict[str, str]()
+    if _is_other(run, trained, dataset):
+        dataset = dataset.as_test() if split is None else dataset
+        signed = {} if trained is None else _sign_copies(own, trained, dataset.splits.get(split or "test"))
     split = split or "test"
-    signed: dict[str, str] = {}
     if task is not own:
-        loaded, signed = own.adapt(loaded, dataset, sentences)
+        loaded, prompts = own.adapt(loaded, dataset, sentences)
+        signed |= prompts
     scoring = _scoring(loaded, dataset, split)
     scoring.signature.update(signed)
     known, met = loaded.class_names, getattr(dataset, "class_names", ())
@@ -169,6 +172,20 @@ def _is_other(run: str | Path, trained: Experiment | None, dataset: Any) -> bool
         return False
     _, _, fingerprint = Report.load(path / "report.json").signature.get("data", "").rpartition("@")
     return bool(fingerprint != dataset.test.fingerprint)
+
+
+def _sign_copies(task: Task, trained: Experiment, scored: Split | None) -> dict[str, str]:
+    """Tell how many samples of other data are copies of training samples, where these are still there."""
+    if scored is None or not Path(trained.data.source).expanduser().exists():
+        return {}
+    try:
+        known = task.open(trained.data).train.contents
+    except DataError:
+        return {}
+    contents = contents_of([*known, *scored.contents])
+    seen = set(contents[: len(known)])
+    copies = sum(content in seen for content in contents[len(known) :])
+    return {"copies": f"{copies} of {len(scored)}"} if copies else {}
 
 
 def _scoring(loaded: LoadedModel, dataset: Any, split: str) -> Scoring:

@@ -53,7 +53,12 @@ class Report(Config):
         part, _, origin = self.signature["split"].partition(" ")
         read = f", input {self.signature['input']}" if "input" in self.signature else ""
         met = f", classes {self.signature['classes']}" if "classes" in self.signature else ""
-        return f"Measured on {samples:,} {part} samples of {name}{origin and ' '}{origin}{read}{met}."
+        measured = f"Measured on {samples:,} {part} samples of {name}{origin and ' '}{origin}{read}{met}."
+        if "copies" not in self.signature:
+            return measured
+        return (
+            f"{measured} {self.signature['copies']} are in the training data, too: the scores are too high."
+        )
 
     def save(self, path: Path) -> None:
         """Write the report as JSON, atomically.

@@ -45,6 +45,10 @@ class CaptionSplit:
         return self.unlabelled.images
 
     @property
+    def contents(self) -> Sequence[Any] | np.ndarray:
+        return self.images
+
+    @property
     def names(self) -> tuple[str, ...]:
         return self.unlabelled.names
 

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from vitrail.core.errors import DataError
-from vitrail.data.dataset import contents_of
 from vitrail.data.formats import HUB_PREFIX, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import divide
@@ -48,7 +47,6 @@ def open_captions(source: str | os.PathLike[str], *, settings: DataSettings | No
         raw.splits,
         raw.findings,
         settings or DataSettings(source=text),
-        contents=lambda split: contents_of(split.images),
     )
     return CaptionDataset(source=text, format=format_name, **divided)
 

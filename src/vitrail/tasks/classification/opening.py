@@ -15,7 +15,7 @@ import numpy as np
 
 from vitrail.core.config import check_place
 from vitrail.core.errors import DataError, did_you_mean, missing_package
-from vitrail.data.dataset import ImageDataset, ImageSplit, are_characters, contents_of
+from vitrail.data.dataset import ImageDataset, ImageSplit, are_characters
 from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import about, number_of
 from vitrail.data.formats import HUB_NAME, HUB_PREFIX, RawDataset, damaged, format_of
@@ -156,7 +156,6 @@ def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDatase
         (*raw.findings, *absent),
         settings,
         strata=lambda split: split.labels,
-        contents=lambda split: contents_of(split.images),
         drawn=", stratified",
     )
     return ImageDataset(

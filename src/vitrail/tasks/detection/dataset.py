@@ -60,6 +60,10 @@ class BoxSplit:
         for parts in (self.boxes, self.is_crowd, self.areas):
             assert list(map(len, parts)) == list(map(len, self.labels)), "boxes and labels differ in number"
 
+    @property
+    def contents(self) -> Sequence[Any] | np.ndarray:
+        return self.images
+
     def __len__(self) -> int:
         return len(self.names)
 

@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
-from vitrail.data.dataset import contents_of
 from vitrail.data.file_places import first_entries, folders_in, is_image_name
 from vitrail.data.findings import number_of
 from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
@@ -134,7 +133,6 @@ def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings
         raw.findings,
         settings,
         strata=lambda split: rarest_classes(split.labels, len(raw.class_names)),
-        contents=lambda split: contents_of(split.images),
         drawn=", by rarest class",
     )
     named: dict[str, Any] = {"class_names": raw.class_names, "class_ids": raw.class_ids, "facts": raw.facts}

@@ -53,6 +53,10 @@ class TextSplit:
         rows = [(self.parts[index], self.labels[index], self.names[index]) for index in indices]
         return TextSplit(*zip(*rows, strict=True)) if rows else TextSplit()
 
+    @property
+    def contents(self) -> list[tuple[str, ...]]:
+        return [tuple(part.casefold() for part in parts) for parts in self.parts]
+
     def text(self, index: int) -> str:
         """Return a text, its words joined by spaces."""
         return " ".join(self.parts[index])

@@ -59,7 +59,6 @@ def open_texts(source: str | os.PathLike[str], *, settings: TextDataSettings | N
         raw.findings,
         settings,
         strata=lambda split: np.array([labels[0] if is_text else 0 for labels in split.labels], np.int64),
-        contents=lambda split: [tuple(part.casefold() for part in parts) for parts in split.parts],
         things="texts",
     )
     return TextDataset(source=text, format=format_name, class_names=class_names, labels=raw.labels, **divided)

@@ -38,6 +38,10 @@ class PairSplit:
             [self.names[index] for index in chosen],
         )
 
+    @property
+    def contents(self) -> tuple[str, ...]:
+        return self.sources
+
     @cached_property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits that change with any letter, name or position of a pair."""

@@ -70,6 +70,7 @@ def open_pairs(source: str | os.PathLike[str], *, settings: PairDataSettings | N
         hold_out=lambda train, fraction, seed, max_held: split_by_text(
             train.sources, fraction, seed=seed, max_held=len(train) if max_held is None else max_held
         ),
+        copies_together=False,  # the texts decide
         things="pairs",
         max_test=MAX_TEST,
     )
