@@ -53,11 +53,12 @@ def diagnose_classes(
     budget_s: float | None = None,
     weights: str | None = None,
     labels: list[int] | None = None,
+    image_size: int = 32,
 ) -> Diagnosis:
     """Diagnose a run on 16 images in batches of 4, validated evenly."""
     experiment = ClassificationExperiment(
         data=ImageDataSettings(source="pets", image_size=(8, 8)),
-        model={"name": "vit_nano"},  # type: ignore[arg-type]
+        model={"name": "vit_nano", "image_size": (image_size, image_size)},  # type: ignore[arg-type]
         train=TrainSettings(steps=steps, batch_size=4),
         budget_s=budget_s,
         weights=weights,
@@ -80,7 +81,7 @@ def diagnose_classes(
             FLAT,
             {"steps": 6},
             ["The 16 training images were seen 1.5 times each; learning from random weights usually"],
-            f"train longer (--set train.steps=40 for about 10 epochs){PRETRAINED}",
+            f"--budget 10m for about 10 epochs){PRETRAINED}",  # 17 thirds of 100 s more
         ),
         (GOOD, FLAT, {"steps": 6, "weights": "timm:x"}, [], ""),
         (
@@ -88,7 +89,7 @@ def diagnose_classes(
             [0.9, 0.8, 0.7, 0.5, 0.3],
             {"budget_s": 120.0},
             ["The validation log loss was still improving in the last quarter: 0.7 to 0.3."],
-            f"train longer (--budget 6m for about 30 epochs){PRETRAINED}",  # 120 s and twice 100 s
+            f"train longer (--resume {{run}} --budget 4m for about 30 epochs){PRETRAINED}",  # twice 100 s
         ),
         (GOOD, [0.9, 0.8, 0.7, 0.5, 0.3], {"budget_s": 600.0}, [], ""),  # most epochs were reached
         (
@@ -137,14 +138,33 @@ def test_a_run_says_what_is_the_matter_and_what_to_do(
     assert found.result.startswith("Accuracy ")
     assert len(found.problems) == len(problems)
     assert all(text in problem for text, problem in zip(problems, found.problems, strict=True))
-    assert remedy in found.remedy
+    assert remedy.format(run=next(tmp_path.iterdir(), "")) in found.remedy
     assert bool(found.remedy) == bool(problems)
 
 
 def test_the_named_budget_can_be_given(tmp_path: Path) -> None:
     short = diagnose_classes(tmp_path, GOOD, FLAT, steps=1, seconds=3000.0, budget_s=3600.0)
 
-    assert "--budget 34h for about 10 epochs" in short.remedy  # 1 h and 39 times 50 min
+    assert "--budget 33h for about 10 epochs" in short.remedy  # 39 times 50 min
+
+
+@pytest.mark.parametrize(("image_size", "is_named"), [(8, False), (32, True)])
+def test_weights_of_photographs_are_not_named_for_tiny_images(
+    tmp_path: Path, image_size: int, is_named: bool
+) -> None:
+    found = diagnose_classes(tmp_path, GOOD, FLAT, steps=6, image_size=image_size)
+
+    assert ("--weights" in found.remedy) is is_named
+
+
+@pytest.mark.parametrize(("read", "things"), [("sentence, at most 16", "texts"), ("words", "words")])
+def test_labels_are_counted_as_what_they_are_of(read: str, things: str) -> None:
+    report = class_report(GOOD).model_copy(update={"signature": {"input": read}})
+
+    found = TASKS["labelling"].conclude(report)
+
+    assert found.result.startswith(f"Accuracy 100.0% on 50 {things} (95 % interval ")
+    assert not found.problems
 
 
 def caption_report(written: list[str], true: list[str]) -> Report:

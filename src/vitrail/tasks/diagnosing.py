@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 
 from vitrail.data.stream import steps_of_epoch
 from vitrail.report.plots import Curve
@@ -15,6 +16,8 @@ from vitrail.train.run import Run
 USUAL, FEW = 0.05, 0.015  # epochs, as fractions of max_epochs: 10 and 3 for a classifier, 100 and 30 for DETR
 LONGER = 3.0  # times as many epochs, where the validation score was still improving
 IMPROVED, WORSENED = 0.1, 0.2  # shares of a validation score; smaller changes are noise
+LEAST_PX = 32  # side of images that resemble what published weights were trained on
+START_S = 30.0  # for opening the data and writing the report again
 SPENT = 0.7  # share of the budget from which on it was time that ended the training
 
 
@@ -44,12 +47,11 @@ def diagnose(run: Run, parts: Parts, report: Report) -> Diagnosis:
     remedies = [f"give more training {task.samples}"]
     if change > IMPROVED or epochs < usual:
         longer = max(usual, LONGER * epochs)
-        option = f"--set train.steps={math.ceil(longer * per_epoch)}"
-        if budget_s is not None:
-            minutes = math.ceil((budget_s + elapsed_s * (longer / epochs - 1)) / 60)
-            option = f"--budget {minutes}m" if minutes < 120 else f"--budget {math.ceil(minutes / 60)}h"
+        minutes = math.ceil((elapsed_s * (longer / epochs - 1) + START_S) / 60)
+        budget = f"{minutes}m" if minutes < 120 else f"{math.ceil(minutes / 60)}h"
+        option = f"--resume {shlex.quote(str(run.path))} --budget {budget}"
         remedies = [f"train longer ({option} for about {longer:.0f} epochs)"]
-    if is_random and task.pretrained:
+    if is_random and task.pretrained and min(getattr(settings.model, "image_size", [LEAST_PX])) >= LEAST_PX:
         remedies.append(f"start from pretrained weights, such as --weights {task.pretrained}")
     return Diagnosis(result, found, f"What to do: {', or '.join(remedies)}.")
 

@@ -246,3 +246,27 @@ def test_typical_ones_have_a_median_share_of_errors() -> None:
     # Shares of errors: 0.5, 0.1, none at all, 0.25, 1 and 0.
     assert typical_images(shares, 3) == [13, 11, 10]
     assert typical_images(counted((0, 0, 0, 0)), 3) == []
+
+
+@pytest.mark.parametrize(
+    ("ap50", "aps", "problems"),
+    [
+        (0.8125, (0.75, 0.25, None), ()),
+        (0.8125, (0.75, 0.0, None), (f"1 of 2 classes is hardly ever found: {EVIL}.",)),
+        (0.004, (0.008, 0.0, None), ("Hardly any true box is found: AP50 is 0.004.",)),
+        (None, (None, None, None), ("Hardly any true box is found: AP50 is 0.000.",)),
+    ],
+)
+def test_boxes_that_are_not_found_are_named(
+    ap50: float | None, aps: tuple[float | None, ...], problems: tuple[str, ...]
+) -> None:
+    tables = toy_tables(aps)
+    tables = tables.with_changes({"scores.ap50": ap50})
+
+    found = detection_report.conclude_boxes(record(tables).report)
+
+    assert found.problems == problems
+    assert found.result == (
+        f"AP50 {ap50 or 0:.3f} on 1 image; at a confidence threshold of 0.38, 60% of the true boxes are "
+        "found, and 80% of the predicted boxes are right."
+    )

@@ -11,7 +11,7 @@ from making.explanations import of_text
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.generation import rank_rows
-from vitrail.tasks.translation.report import write_translation_report
+from vitrail.tasks.translation.report import conclude_translations, write_translation_report
 from vitrail.tasks.translation.scores import (
     CorpusScore,
     CorpusScores,
@@ -190,3 +190,33 @@ def test_typical_sentences_are_of_median_quality_and_usual_length(
     assert [sentence.index for sentence in typical_sentences(tables_of(*rows), count)] == expected
     worst_first = sorted(range(len(rows)), key=lambda index: rows[index][1])
     assert [sentence.index for sentence in rank_rows(tables_of(*rows).sentences, "chrf")] == worst_first
+
+
+@pytest.mark.parametrize(
+    ("bleu", "hypothesis", "cut_off", "problems"),
+    [
+        (31.415, None, 0.125, ()),
+        (
+            0.05,
+            None,
+            0.125,
+            ("BLEU is about 0: hardly any phrase of the translations is in their references.",),
+        ),
+        (31.415, "so", 0.125, ("30 of 30 translations are the same: 'so'.",)),
+        (31.415, None, 0.5, ("50% of the translations reach the greatest length without an end.",)),
+    ],
+)
+def test_what_is_the_matter_with_translations_is_said(
+    tmp_path: Path, bleu: float, hypothesis: str | None, cut_off: float, problems: tuple[str, ...]
+) -> None:
+    tables = toy_tables().with_changes({"scores.bleu.score": bleu})
+    if hypothesis is not None:
+        alike = [each.model_copy(update={"hypothesis": hypothesis}) for each in tables.sentences]
+        tables = tables.model_copy(update={"sentences": tuple(alike)})
+    report = toy_inputs(tmp_path, tables).report.model_copy(update={"scores": {"cut_off": cut_off}})
+
+    found = conclude_translations(report)
+
+    assert found.problems == problems
+    assert found.result.startswith(f"BLEU {bleu:.1f} (")
+    assert found.result.endswith("on 30 sentence pairs.")
