@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import ConfigError, missing_package
 from vitrail.engines.export.package import is_package
 from vitrail.engines.loading import find_model_folder
 from vitrail.models.weights.published import is_published
@@ -144,11 +144,7 @@ def check_packages() -> None:
         try:
             importlib.import_module(name)
         except ImportError:
-            raise ConfigError(
-                f"the package {name.replace('_', '-')} is missing, which the server needs",
-                expected="the packages of the extra 'serve'",
-                remedy="Install them with: pip install 'vitrail[serve]'",
-            ) from None
+            raise missing_package("the server needs", name.replace("_", "-"), "serve") from None
 
 
 def bind(host: str, port: int) -> socket.socket:

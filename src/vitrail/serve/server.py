@@ -31,16 +31,14 @@ READING_S = 30.0  # maximum wait for a client to read on
 class PatientProtocol(H11Protocol):
     """Uvicorn's HTTP/1.1 with time-outs for headers and for reading responses, which it lacks."""
 
-    _headers_timer: asyncio.TimerHandle | None = None
-    _reading_timer: asyncio.TimerHandle | None = None
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_headers()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._allow("headers", HEADERS_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget_headers()
-        self._forget_reading()
+        self._forget("headers")
+        self._forget("reading")
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -49,17 +47,16 @@ class PatientProtocol(H11Protocol):
         is_answered = self.cycle is None or self.cycle.response_complete
         is_between = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
         if self.transport.is_closing() or not is_answered or is_between:
-            self._forget_headers()
-        elif self._headers_timer is None:
-            self._await_headers()
+            self._forget("headers")
+        else:
+            self._allow("headers", HEADERS_S)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._reading_timer is None:
-            self._reading_timer = self.loop.call_later(READING_S, self.transport.abort)
+        self._allow("reading", READING_S)
 
     def resume_writing(self) -> None:
-        self._forget_reading()
+        self._forget("reading")
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
@@ -84,18 +81,14 @@ class PatientProtocol(H11Protocol):
             pass
         self.transport.close()
 
-    def _await_headers(self) -> None:
-        self._headers_timer = self.loop.call_later(HEADERS_S, self.transport.abort)
+    def _allow(self, what: str, seconds: float) -> None:
+        """End the connection after so many seconds from the first call, unless it is forgotten before."""
+        if what not in self._timers:
+            self._timers[what] = self.loop.call_later(seconds, self.transport.abort)
 
-    def _forget_headers(self) -> None:
-        if self._headers_timer is not None:
-            self._headers_timer.cancel()
-            self._headers_timer = None
-
-    def _forget_reading(self) -> None:
-        if self._reading_timer is not None:
-            self._reading_timer.cancel()
-            self._reading_timer = None
+    def _forget(self, what: str) -> None:
+        if timer := self._timers.pop(what, None):
+            timer.cancel()
 
 
 class QuietServer(uvicorn.Server):

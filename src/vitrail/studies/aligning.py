@@ -26,9 +26,10 @@ from vitrail.data.text.word_groups import GroupedWords, words_of_text
 from vitrail.engines.loading import load_any
 from vitrail.interpret.viewer.maps import layer_titles, merge_words
 from vitrail.tasks.evaluating import trained_experiment
+from vitrail.tasks.generation import nothing_to_show
 from vitrail.tasks.registry import task_of_model
 from vitrail.tasks.translation.dataset import PairSplit
-from vitrail.tasks.translation.explanation import attend_forced, nothing_to_show
+from vitrail.tasks.translation.explanation import attend_forced
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.train.evaluate import Report
 
@@ -121,7 +122,7 @@ def _measure(
     recorded = attend_forced(translator, read.tokens, asked.tokens)
     layers = [each for each in recorded if each.kind == "cross"]
     if not layers:
-        raise nothing_to_show(translator)
+        raise nothing_to_show(translator.config, "sentence", "translate")
     words = asked.steps[:-1]  # without the end
     later = [[step + 1 for step in steps] for steps in words]
     weights = []

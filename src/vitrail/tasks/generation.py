@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import missing_package
+from vitrail.core.errors import ConfigError, missing_package
 from vitrail.models.decoding import Hypothesis, PenaltyForm
 
 NUM_RESAMPLES = 1000  # Koehn 2004, Statistical Significance Tests for Machine Translation, section 3
@@ -99,6 +99,16 @@ def distinct_texts(
     for text, hypothesis in zip(texts, hypotheses, strict=True):
         found.setdefault(text, hypothesis.score)
     return list(found.items())[:num_best]
+
+
+def nothing_to_show(config: Any, read: str, command: str) -> ConfigError:
+    """Return the error for a model without attention to what it reads."""
+    return ConfigError(
+        f"this model, of the family {config.family}, does not attend to the {read}: all of it becomes "
+        "one vector",
+        expected="a model with attention",
+        remedy=f"Train one with attention; vitrail {command} shows what this one writes",
+    )
 
 
 def sign_search(beam_size: int, length_penalty: float, penalty_form: PenaltyForm, longest: str) -> str:

@@ -22,7 +22,7 @@ from vitrail.tasks.captioning.objective import find_captions, write_captions
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.captioning.scores import CaptionTables
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
-from vitrail.tasks.generation import typical_rows
+from vitrail.tasks.generation import nothing_to_show, typical_rows
 
 LONGEST_GRID = 64  # tokens; a word has one row, so its map may be fine
 MAX_TOKENS = 100  # of a given caption
@@ -47,7 +47,7 @@ def explain_pixels(
     """
     model, vocabulary, images = captioner.model, captioner.vocabulary, captioner.to_batch([pixels])
     if not has_attention(model):
-        raise _nothing_to_show(captioner)
+        raise nothing_to_show(captioner.config, "image", "predict")
     with torch.inference_mode():
         seen = model.encode(images)
         if caption is None:
@@ -67,7 +67,7 @@ def explain_pixels(
         if each.kind == "cross"
     ]
     if not crossing:
-        raise _nothing_to_show(captioner)
+        raise nothing_to_show(captioner.config, "image", "predict")
     layers = tuple(merge_words(coarsen(each, LONGEST_GRID), forced.steps) for each in crossing)
     maps = Maps(
         name="words",
@@ -131,11 +131,3 @@ def explain_examples(captioner: Captioner, split: CaptionSplit, tables: CaptionT
         if image.caption:
             explained.append(explain_pixels(captioner, pixels, split.names[image.index]))
     return explained
-
-
-def _nothing_to_show(captioner: Captioner) -> ConfigError:
-    return ConfigError(
-        f"the decoder of this model, of the family {captioner.config.family}, attends to no image",
-        expected="a captioner with attention",
-        remedy="vitrail predict shows what it writes",
-    )

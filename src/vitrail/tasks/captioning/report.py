@@ -49,12 +49,8 @@ def write_caption_report(
     """Write the report as one self-contained HTML file.
 
     Args:
-        path: the HTML file; replaced atomically.
         split: the scored images.
         explained: typical images.
-
-    Raises:
-        CheckpointError: the disk is full or not writable; a former page is as it was.
     """
     tables = CaptionTables.from_tree(record.report.tables)
     history = record.history()

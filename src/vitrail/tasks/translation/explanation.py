@@ -15,6 +15,7 @@ from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.viewer.explanation import BeamEntry, Explanation
 from vitrail.interpret.viewer.maps import Maps, Tokens, merge_words
 from vitrail.models.decoding import Hypothesis
+from vitrail.tasks.generation import nothing_to_show
 from vitrail.tasks.translation.predictor import Translator
 from vitrail.tasks.translation.scores import TranslationTables, typical_sentences
 
@@ -40,7 +41,7 @@ def explain_text(
         DataError: there is no text, or too much of it for one picture.
     """
     if not has_attention(translator.model):
-        raise nothing_to_show(translator)
+        raise nothing_to_show(translator.config, "sentence", "translate")
     vocabulary, prepare = translator.vocabulary, translator.preprocessing.prepare
     (sentence,) = prepare([text])
     (row,) = vocabulary.source.encode([sentence])
@@ -68,7 +69,7 @@ def explain_text(
     steps = tuple(range(len(tokens) + 1))
     cross = tuple(each for each in layers if each.kind == "cross")
     if not cross:
-        raise nothing_to_show(translator)
+        raise nothing_to_show(translator.config, "sentence", "translate")
     own = [each for each in layers if each.kind != "cross"]
     within_source = tuple(each for each in own if each.layer in of_source)
     within_target = tuple(each for each in own if each.layer not in of_source)
@@ -82,18 +83,18 @@ def explain_text(
         note=SHARPEST_NOTE if len(cross) > 1 else "",
         steps=steps,
     )
-    of_sentence = Maps(
-        name="source", title="sentence to itself", layers=within_source, queries=read, keys=read
-    )
-    of_itself = Maps(
-        name="target",
-        title="translation to itself",
-        layers=within_target,
-        queries=asked,
-        keys=forced_in,
-        steps=steps,
-    )
-    maps = [crossing, of_sentence, of_itself]
+    maps = [
+        crossing,
+        Maps(name="source", title="sentence to itself", layers=within_source, queries=read, keys=read),
+        Maps(
+            name="target",
+            title="translation to itself",
+            layers=within_target,
+            queries=asked,
+            keys=forced_in,
+            steps=steps,
+        ),
+    ]
     read_words = _group(vocabulary.source, row, sentence)
     asked_words = _group(vocabulary.target, tokens, target)
     are_merged = len(read_words.steps) < len(read.texts) or len(asked_words.steps) < len(asked.texts)
@@ -117,7 +118,7 @@ def attend_forced(
         ConfigError: the model attends to nothing.
     """
     if not has_attention(translator.model):
-        raise nothing_to_show(translator)
+        raise nothing_to_show(translator.config, "sentence", "translate")
     source, lengths = translator.torch_decoder.to_batch([row])
     forced = torch.tensor([[translator.config.begin_id, *tokens]], device=translator.device)
     with torch.inference_mode(), record_attention(translator.model) as recorded:
@@ -219,13 +220,3 @@ def _check_size(row: Sequence[int], text: str, most: int) -> None:
             expected=f"at most {most}",
             remedy="Explain one sentence at a time",
         )
-
-
-def nothing_to_show(translator: Translator) -> ConfigError:
-    """Return the error for a translator that does not attend to the sentence."""
-    return ConfigError(
-        f"this model, of the family {translator.config.family}, does not attend to the sentence: it reads "
-        "all of it into one vector",
-        expected="a translator with attention",
-        remedy="Train one with attention; vitrail translate shows what this one writes",
-    )

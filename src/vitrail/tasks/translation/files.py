@@ -83,19 +83,11 @@ def translate_file(
         nullcontext(standard_input) if is_standard else open_lines(str(source)) as stream,
         arriving_lines(stream, read_ahead=read_ahead) as lines,
     ):
-        translations = translator.translate(
-            lines,
-            beam_size=search.beam_size,
-            length_penalty=search.length_penalty,
-            penalty_form=search.penalty_form,
-            num_best=search.num_best,
-            max_length=search.max_length,
-            batch_tokens=batch_tokens,
-            read_ahead=read_ahead,
-        )
-        with _open_output(output, standard_output) as write:
+        translations = translator.search_lines(lines, search, batch_tokens, read_ahead)
+        with _open_output(output, standard_output) as sink:
             for number, translation in enumerate(translations, start=1):
-                write(_written(number, translation, layout, is_numbered=search.num_best > 1).encode())
+                sink.write(_written(number, translation, layout, is_numbered=search.num_best > 1).encode())
+                sink.flush()
                 for warning in translation.warnings:
                     tell(number, "warning", warning)
                 if translation.error is not None:
@@ -118,27 +110,15 @@ def _written(number: int, translation: Translation, layout: Layout, *, is_number
 
 
 @contextmanager
-def _open_output(path: Path | None, standard: ByteSink) -> Iterator[Callable[[bytes], None]]:
-    """Return a function that writes and flushes; errors of standard output propagate."""
+def _open_output(path: Path | None, standard: ByteSink) -> Iterator[ByteSink]:
+    """Open the output; errors of standard output stay as they are."""
     if path is None:
-
-        def write(content: bytes) -> None:
-            standard.write(content)
-            standard.flush()
-
-        yield write
+        yield standard
         return
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("wb")
-    with file:
-
-        def write_to_file(content: bytes) -> None:
-            with explained(path):
-                file.write(content)
-                file.flush()
-
-        yield write_to_file
+        with path.open("wb") as file:
+            yield file
 
 
 def _are_same(first: Path, second: Path) -> bool:

@@ -155,6 +155,12 @@ class Translator:
             max_length,
             penalty_form or self.search.penalty_form,
         )
+        return self.search_lines(lines, search, batch_tokens, read_ahead)
+
+    def search_lines(
+        self, lines: Iterable[Line], search: Search, batch_tokens: int, read_ahead: int
+    ) -> Iterator[Translation]:
+        """Translate lines like ``translate``."""
         search.check(batch_tokens, read_ahead)
         return answer_in_order(
             map(self._encode, read_chunks(iter(lines), read_ahead)),

@@ -43,11 +43,7 @@ def write_translation_report(path: Path, record: RunRecord, alignments: Sequence
     """Write the report as one self-contained HTML file.
 
     Args:
-        path: the HTML file; replaced atomically.
         alignments: of typical sentences; empty for a model without attention.
-
-    Raises:
-        CheckpointError: the disk is full or not writable; a former page is as it was.
     """
     tables = TranslationTables.from_tree(record.report.tables)
     history = record.history()
