@@ -99,16 +99,15 @@ function topOf(layer, head, query) {
 
 const times = (row, top) => 2 ** (row.reduce((most, value) => Math.max(most, value), 0) * top / 255);
 
-// The brightest colour in multiples of even attention, the same for all tiles, and for all classes, that are shown together.
+// The brightest colour of one map, in multiples of even attention: as in its picture.
+function brightOf(each, layer, head, query) {
+  const row = rowOf(each, layer, head, query);
+  return Math.max(data.leastBright, row ? times(row, topOf(layer, head, query)) : 0);
+}
+
+// The brightest colour of all tiles that are shown together.
 function brightest(each, query) {
-  let most = data.leastBright;
-  for (const layer of shown.views.filter((other) => other.name === each.name).flatMap((other) => other.layers)) {
-    for (let head = 0; head <= headsShown(layer); head++) {
-      const row = rowOf(each, layer, head, query);
-      if (row) most = Math.max(most, times(row, topOf(layer, head, query)));
-    }
-  }
-  return most;
+  return Math.max(...each.layers.flatMap((layer) => Array.from({ length: headsShown(layer) + 1 }, (_, head) => brightOf(each, layer, head, query))));
 }
 
 const headsShown = (layer) => layer.numHeads > 1 && (layer.heads ?? layer.readHeads) !== null ? layer.numHeads : 0;
@@ -167,7 +166,7 @@ function drawPicture() {
     context.imageSmoothingEnabled = byId("smooth").checked;
     context.imageSmoothingQuality = "high";
     const opacity = byId("opacity").value / 100;
-    context.drawImage(tile(viewOf(), layer, state.head, brightest(viewOf(), now), (value) => value * opacity), ...inPixels(shown.crop));
+    context.drawImage(tile(viewOf(), layer, state.head, brightOf(viewOf(), layer, state.head, now), (value) => value * opacity), ...inPixels(shown.crop));
   }
   if (shown.crop.join() !== "0,0,1,1") markCrop(context, inPixels(shown.crop));
   const boxes = boxesOf();
@@ -331,7 +330,7 @@ function describe() {
   const row = isPicture(each) ? rowOf(each, layer, state.head, now) : null;
   const top = row ? topOf(layer, state.head, now) : 0;
   const most = row ? times(row, top) : 0;
-  const scale = top ? `. Dark: even or less; bright: ${digits(brightest(each, now))} times even` : "";
+  const scale = top ? `. Dark: even or less; bright: ${digits(brightOf(each, layer, state.head, now))} times even` : "";
   byId("state").textContent = each.className ? `${layer.grid.join(" x ")} patches, ${each.said}${scale}`
     : !isPicture(each) ? (now === null ? where : `${who} reads ${mostAttended(now)} \u00b7 ${where}`)
     : who ? `${who}: ${where}, ${layer.grid.join(" x ")} patches${nearly(most)}, up to ${digits(most)} times even attention${scale}` : shown.title;
@@ -447,15 +446,6 @@ function tile(each, layer, head, bright, opacityOf) {
   return row ? heat(shades(row, topOf(layer, head, subject()), bright), layer.grid, opacityOf) : null;
 }
 
-// Paint what another query attends to into the tiles that there are.
-function paintSheet() {
-  const each = sheetOf();
-  if (!isPicture(each)) return;
-  if (byId("all-tiles").hidden !== (rowOf(each, each.layers[0], 0, subject()) === null)) return fillSheet();
-  const bright = brightest(each, subject());
-  for (const button of byId("sheet").querySelectorAll("button")) button.replaceChildren(tile(each, each.layers[button.dataset.layer], +button.dataset.head, bright));
-}
-
 // A table's rows of classes, each with its probability as a bar.
 function scoreRows(scores) {
   return scores.map(([name, probability]) => {
@@ -484,13 +474,13 @@ function isSame(one, other) {
 function hover(query, column = null) {
   if (isSame(query, state.hovered) && column === state.column) return;
   Object.assign(state, { hovered: query, column });
-  paintSheet();
+  if (isPicture(sheetOf())) fillSheet();
   draw();
 }
 
 function choose(query) {
   Object.assign(state, { chosen: query, hovered: null, column: null });
-  paintSheet();
+  if (isPicture(sheetOf())) fillSheet();
   draw();
 }
 
