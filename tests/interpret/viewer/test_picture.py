@@ -13,12 +13,13 @@ from PIL import Image
 
 from making.explanations import EVIL, of_boxes, of_caption, of_image, of_text
 from vitrail.core.errors import ConfigError
-from vitrail.interpret.viewer.picture import Panel, alignment_svg, draw_alignments
+from vitrail.interpret.viewer.picture import alignment_svg, draw_alignments
+from vitrail.report.tiles import Matrix
 
 
-def toy_panel(rows: int, columns: int, title: str = "") -> Panel:
+def toy_panel(rows: int, columns: int, title: str = "") -> Matrix:
     weights = torch.rand(rows, columns, generator=torch.Generator().manual_seed(3)).softmax(-1)
-    return Panel(title, weights, [f"r{i}" for i in range(rows)], [f"c{i}" for i in range(columns)])
+    return Matrix(title, weights.numpy(), [f"r{i}" for i in range(rows)], [f"c{i}" for i in range(columns)])
 
 
 def size_of(png: bytes) -> tuple[int, int]:
@@ -43,7 +44,7 @@ def test_a_picture_grows_with_the_sentence_and_the_layers_and_may_have_gaps() ->
 def test_cells_are_as_dark_as_their_root() -> None:
     weights = torch.zeros(1, 30)
     weights[0, ::3], weights[0, 1::3] = 1.0, 0.25
-    panel = Panel("", weights, ["r"], ["c"] * 30)
+    panel = Matrix("", weights.numpy(), ["r"], ["c"] * 30)
 
     with Image.open(io.BytesIO(draw_alignments([panel]))) as picture:
         colours = picture.convert("RGB").getcolors(10_000)
@@ -56,7 +57,7 @@ def test_cells_are_as_dark_as_their_root() -> None:
 
 def test_any_piece_can_stand_on_an_axis() -> None:
     pieces = ["$x$", "a_b^c", "\u72d7", "\u0627\u0644", EVIL, "w" * 60]
-    panel = Panel("$title$", torch.full((6, 6), 1 / 6), pieces, pieces)
+    panel = Matrix("$title$", np.full((6, 6), 1 / 6), pieces, pieces)
 
     svg = alignment_svg("any", panel)
 

@@ -9,12 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor
 
 from vitrail.interpret.draw import (
     GAP_PX,
@@ -37,6 +35,7 @@ from vitrail.report.plots import (
     to_picture,
     white_figure,
 )
+from vitrail.report.tiles import Matrix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +46,7 @@ CAPTION_LETTER_PX, CAPTION_LINE_PX = 7, 17
 BOX_COLUMNS, MAX_BOX_TILES, BOX_TILE_PX = 3, 12, 480
 POINT_PX = 7  # radius of the mark of a patch
 WORD_COLUMNS, WORD_TILE_PX, SHEET_TILE_PX, LABEL_PX = 5, 220, 140, 24
-STILL_PX, STRIP_PX = 320, 900  # longer side on a page without scripts: of one overlay, of tiles of words
+STILL_PX, STRIP_PX = 480, 900  # longer side on a page without scripts: of one overlay, of tiles
 
 CELL_INCH = 0.19
 FONT_SIZE = 8.5
@@ -114,8 +113,8 @@ def said_of(explanation: Explanation, pick: Pick) -> str:
         heats = _heats(explanation, pick)
         return max(heats, key=lambda heat: heat.largest).said if heats else maps.title_of(layer, head)
     panels = panels_of(maps, layer, head)
-    largest = max(float(panel.weights.max()) for panel in panels)
-    shown = panels[0].title if len(panels) == 1 else "every layer" if layer is None else "every head"
+    largest = max(float(panel.values.max()) for panel in panels)
+    shown = panels[0].name if len(panels) == 1 else "every layer" if layer is None else "every head"
     return f"{shown}, weights from 0 (white) to 1 (blue), the largest {largest:.2f}"
 
 
@@ -153,39 +152,22 @@ def still_html(explanation: Explanation, number: int) -> str:
     if explanation.picture is None:
         drawn = alignment_svg(f"alignment {number}", panel_of(explanation.maps[0]))
         return f"<figure>{drawn}<figcaption>{name}<br>{title}</figcaption></figure>"
-    queries = None if explanation.reads_patches else explanation.maps[0].queries
     chosen = next((of for method, of in explanation.class_maps if method == explanation.first), None)
-    is_words = isinstance(queries, Tokens)
-    drawn_picture = explanation.still() if is_words else explanation.overlay(class_name=chosen)
-    uri = picture_uri(drawn_picture, longest=STRIP_PX if is_words else STILL_PX)
-    said = escape(explanation.said(class_name=chosen))
-    boxes = f"<br>{escape(', '.join(queries.texts))}" if isinstance(queries, Boxes) else ""
-    return f'<figure><img src="{uri}" alt="{name}"><figcaption>{name}: {said}{boxes}</figcaption></figure>'
+    drawn = explanation.still(class_name=chosen)
+    uri = picture_uri(drawn, longest=STILL_PX if explanation.reads_patches else STRIP_PX)
+    return f'<figure><img src="{uri}" alt="{name}"><figcaption>{name}: {title}</figcaption></figure>'
 
 
-class Panel(NamedTuple):
-    """One alignment with the tokens on its axes."""
-
-    title: str
-    """Plain text above it; may be empty."""
-    weights: Float[Tensor, "queries keys"]
-    """Attention weights, 0..1."""
-    rows: Sequence[str]
-    """Target tokens."""
-    columns: Sequence[str]
-    """Source tokens."""
-
-
-def panel_of(maps: Maps, layer: int | None = None, head: int | None = None, *, title: str = "") -> Panel:
+def panel_of(maps: Maps, layer: int | None = None, head: int | None = None, *, title: str = "") -> Matrix:
     """Return an alignment to draw; layer and head as in ``Maps.attention``, and plain text above it."""
     assert isinstance(maps.queries, Tokens)
     assert isinstance(maps.keys, Tokens)
     weights, index = maps.between_sides(maps.pick(layer)), maps.head_index(layer, head)
     chosen = weights.mean(dim=0) if index is None else weights[index]
-    return Panel(title, chosen, maps.queries.texts, maps.keys.texts)
+    return Matrix(title, chosen.detach().float().cpu().numpy(), maps.queries.texts, maps.keys.texts)
 
 
-def alignment_svg(name: str, panel: Panel) -> str:
+def alignment_svg(name: str, panel: Matrix) -> str:
     """Draw an alignment whose text has the page's colours.
 
     Args:
@@ -204,7 +186,7 @@ def alignments(explanation: Explanation, pick: Pick, suffix: str = ".png") -> by
     return draw_alignments(panels, suffix, title=(explanation.title, said_of(explanation, pick)))
 
 
-def draw_alignments(panels: Sequence[Panel], suffix: str = ".png", *, title: Sequence[str] = ()) -> bytes:
+def draw_alignments(panels: Sequence[Matrix], suffix: str = ".png", *, title: Sequence[str] = ()) -> bytes:
     """Draw alignments of the same tokens in a grid, on white, as a file with that ending."""
     columns = min(MAX_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
@@ -222,7 +204,7 @@ def draw_alignments(panels: Sequence[Panel], suffix: str = ".png", *, title: Seq
         return to_picture(figure, suffix, dots_per_inch=DOTS_PER_INCH)
 
 
-def panels_of(maps: Maps, layer: int | None, head: int | None) -> list[Panel]:
+def panels_of(maps: Maps, layer: int | None, head: int | None) -> list[Matrix]:
     """Return the mean over heads of every layer, or the heads of one layer, or one head."""
     if layer is None and head is None:
         return [
@@ -275,13 +257,13 @@ def _labelled(picture: Image.Image, text: str) -> Image.Image:
     return tile
 
 
-def _draw(axes: Axes, panel: Panel, *, ink: str | None) -> None:
+def _draw(axes: Axes, panel: Matrix, *, ink: str | None) -> None:
     """Draw a map; without ``ink``, text has the axes' colours."""
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgb
 
     full = to_rgb(COLOURS[0])
     shades = LinearSegmentedColormap.from_list("shades", [(*full, 0.0), (*full, 1.0)])
-    values = np.clip(panel.weights.detach().float().cpu().numpy(), 0, 1)
+    values = np.clip(panel.values, 0, 1)
     # Square roots, so that weights of a tenth are visible.
     axes.imshow(values, cmap=shades, norm=PowerNorm(0.5, 0, 1), interpolation="nearest", aspect="equal")
     # A dollar sign in a subword is not a formula.
@@ -293,19 +275,19 @@ def _draw(axes: Axes, panel: Panel, *, ink: str | None) -> None:
     for spine in axes.spines.values():
         spine.set_visible(True)
         spine.set_color(LINE if ink is None else "#c8ced6")
-    if panel.title:
+    if panel.name:
         axes.set_title(
-            panel.title, fontsize=FONT_SIZE + 1, color=SOFT if ink is None else ink, parse_math=False
+            panel.name, fontsize=FONT_SIZE + 1, color=SOFT if ink is None else ink, parse_math=False
         )
 
 
-def _size(panel: Panel) -> tuple[float, float]:
+def _size(panel: Matrix) -> tuple[float, float]:
     left, top = (
         CHARACTER_INCH * max((len(label) for label in _labels(pieces)), default=0) + 0.15
         for pieces in (panel.rows, panel.columns)
     )
-    cells = max(CELL_INCH * len(panel.columns), CHARACTER_INCH * len(panel.title))  # the title is above them
-    title = 0.25 if panel.title else 0.0
+    cells = max(CELL_INCH * len(panel.columns), CHARACTER_INCH * len(panel.name))  # the title is above them
+    title = 0.25 if panel.name else 0.0
     return (left + cells + 0.15, top + title + CELL_INCH * len(panel.rows) + 0.15)
 
 
