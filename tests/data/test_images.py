@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.file_places import is_image_name
 from vitrail.data.images import (
     ORIENTATION_TAG,
     NoReaderError,
@@ -249,6 +250,15 @@ def test_a_format_without_a_reader_is_named_with_its_package(
     seen = inspect_image(path, "x.jpg")
     assert seen.error.startswith("x.jpg is ")
     assert "pip install" in seen.remedy
+
+
+@pytest.mark.parametrize("name", ["a.nef", "a.CR2", "a.dng", "a.arw"])
+def test_raw_files_of_cameras_are_named_and_their_thumbnails_not_read(tmp_path: Path, name: str) -> None:
+    assert is_image_name(name)
+    (tmp_path / name).write_bytes(encoded(Image.new("RGB", (16, 12)), "TIFF"))  # which they are, inside
+    seen = inspect_image(tmp_path / name, name)
+    assert seen.error == f"{name} is a camera's raw file, which is not read"
+    assert seen.remedy.startswith("Export such copies")
 
 
 def test_heic_is_read_where_its_package_is_installed() -> None:

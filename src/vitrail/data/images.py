@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vitrail.core.errors import DataError, one_line
+from vitrail.data.file_places import RAW_SUFFIXES
 
 MAX_PIXELS = 178_956_970  # Pillow's own limit against decompression bombs: half a gigabyte of RGB
 BACKGROUND = (255, 255, 255)  # seen through transparent pixels
@@ -40,7 +41,7 @@ class TooManyPixelsError(DataError):
 
 
 class NoReaderError(DataError):
-    """An image is intact, and a package that reads it is not installed."""
+    """An image is intact, and nothing that is installed reads it."""
 
 
 def read_image(
@@ -84,6 +85,12 @@ def open_image(
     if isinstance(source, np.ndarray):
         yield Image.fromarray(source)
         return
+    if isinstance(source, Path) and source.suffix.lower() in RAW_SUFFIXES:  # Pillow would find the thumbnail
+        raise NoReaderError(
+            f"{called} is a camera's raw file, which is not read",
+            expected="a JPEG, HEIC or PNG copy",
+            remedy="Export such copies with the program of the camera",
+        )
     try:
         with (
             source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file,
