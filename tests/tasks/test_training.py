@@ -260,6 +260,8 @@ def test_data_of_other_classes_is_neither_scored_nor_gone_on_with(whole: Path, i
     other = SimpleNamespace(class_names=("Cat", "cow"), source="pets")
     with pytest.raises(DataError, match=r"Expected classes among cat; dog\. Rename classes such as 'Cat'"):
         match_classes(other, ["cat", "dog"])
+    apart = SimpleNamespace(class_names=("e\u0301te\u0301", "cat"), source="pets")
+    assert match_classes(apart, ["cat", "dog", "\u00e9t\u00e9"]).tolist() == [2, 0]
 
 
 def test_a_shortened_training_in_bfloat16_tells_its_steps_and_is_scored_as_it_is_used(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 
-IMAGE_SUFFIXES = frozenset(
+RAW_SUFFIXES = frozenset({".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"})  # of cameras
+IMAGE_SUFFIXES = RAW_SUFFIXES | frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"}
     | {".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".avif"}
     | {".heic", ".heif", ".hif"}
@@ -123,7 +125,7 @@ class ImageFinder:
         relative = PurePosixPath(name.replace("\\", "/"))
         if not relative.name or relative.name == "..":
             return None
-        for wanted in dict.fromkeys((relative, PurePosixPath(relative.name))):
+        for wanted in map(PurePosixPath, (*forms_of(str(relative)), *forms_of(relative.name))):
             for folder in self._folders:
                 path = folder / wanted
                 if path.name in self._names(path.parent):
@@ -135,8 +137,9 @@ class ImageFinder:
             if folder not in self._stems:
                 images = sorted(filter(is_image_name, self._names(folder)), reverse=True)
                 self._stems[folder] = {os.path.splitext(image)[0]: image for image in images}
-            if stem in self._stems[folder]:
-                return self._settle(folder, folder / self._stems[folder][stem])
+            for form in forms_of(stem):
+                if form in self._stems[folder]:
+                    return self._settle(folder, folder / self._stems[folder][form])
         return None
 
     def unlisted(self) -> list[Path]:
@@ -161,6 +164,11 @@ class ImageFinder:
             except (OSError, ValueError):  # no folder, or an impossible name
                 self._listed[folder] = frozenset()
         return self._listed[folder]
+
+
+def forms_of(name: str) -> list[str]:
+    """Return a name as written, and with its accents composed and taken apart, as macOS has them."""
+    return [*dict.fromkeys((name, *(unicodedata.normalize(form, name) for form in ("NFC", "NFD"))))]
 
 
 def is_shown(name: str) -> bool:

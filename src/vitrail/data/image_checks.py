@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Protocol, runtime_checkable
+from unicodedata import normalize
 
 import numpy as np
 
@@ -74,7 +75,8 @@ def find_similar_names(examined: Classified) -> Iterator[Finding]:
     """Class names that differ only in case, spaces, hyphens or underscores."""
     alike = defaultdict(list)
     for name in examined.class_names:
-        alike["".join(letter for letter in name.casefold() if letter not in " -_")].append(name)
+        plain = normalize("NFC", name.casefold())
+        alike["".join(letter for letter in plain if letter not in " -_")].append(name)
     pairs = [" = ".join(map(repr, names)) for names in alike.values() if len(names) > 1]
     remedy = "Join these classes if they mean the same"
     yield from counted(pairs, "warning", "similar-class-names", "class name", "spelt in several ways", remedy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -461,7 +462,10 @@ def match_classes(dataset: Any, class_names: Sequence[str]) -> Int64[np.ndarray,
     Raises:
         DataError: the model does not know a class.
     """
-    unknown = sorted(set(dataset.class_names) - set(class_names))
+    # macOS takes accents apart in names of folders
+    label_of = {normalize("NFC", name): label for label, name in enumerate(class_names)}
+    names = [normalize("NFC", name) for name in dataset.class_names]
+    unknown = sorted(set(names) - label_of.keys())
     if unknown:
         folded = set(map(str.casefold, class_names))
         alike = [name for name in unknown if name.casefold() in folded]
@@ -472,7 +476,7 @@ def match_classes(dataset: Any, class_names: Sequence[str]) -> Int64[np.ndarray,
             if alike
             else "Leave the others out, or evaluate on data with the classes that the model was trained on",
         )
-    return np.array([class_names.index(name) for name in dataset.class_names], dtype=np.int64)
+    return np.array([label_of[name] for name in names], dtype=np.int64)
 
 
 def precision_reason(precision: str) -> str:

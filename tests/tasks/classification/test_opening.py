@@ -188,6 +188,16 @@ def test_tables_name_images_relative_to_themselves(
     labels_by_colour(dataset)
 
 
+def test_a_table_names_files_whose_accents_the_disk_takes_apart(tmp_path: Path) -> None:
+    rows = write_files(tmp_path)
+    for name, _ in rows:
+        (tmp_path / name).rename(tmp_path / f"e\u0301{name}")
+    write_csv(tmp_path / "rows.csv", [(f"\u00e9{name}", label) for name, label in rows])
+    dataset = open_dataset(tmp_path / "rows.csv", settings=SETTINGS)
+    assert all(image.is_file() for image in dataset.train.images)
+    labels_by_colour(dataset)
+
+
 def test_a_folder_of_tables_is_divided_by_their_names(tmp_path: Path) -> None:
     rows = write_files(tmp_path)
     write_csv(tmp_path / "train.csv", rows[::2])

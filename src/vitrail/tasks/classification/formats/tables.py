@@ -12,6 +12,7 @@ import numpy as np
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
+from vitrail.data.file_places import forms_of
 from vitrail.data.findings import Finding, about, number_of
 from vitrail.data.formats import Format, RawDataset
 from vitrail.data.hub_sets import INFO_FILE, HubSet, load_named, load_saved
@@ -253,7 +254,8 @@ def _image_content(given: Any, table: Path) -> Path | bytes | None:
             expected="paths of image files, or their bytes",
             remedy="Store the images as encoded files (PNG, JPEG) in the table or beside it",
         )
-    return table.parent / Path(value.strip()).expanduser()
+    paths = [table.parent / Path(form).expanduser() for form in forms_of(value.strip())]
+    return next((path for path in paths if path.exists()), paths[0])
 
 
 def read_by_name(name: str) -> RawDataset:
