@@ -56,6 +56,9 @@ def test_the_command_shows_80_columns_and_writes_page_and_picture(
     assert "expected calibration error" in shown
     assert max(len(line) for line in shown.splitlines() if line != str(page)) <= 80
     assert page.read_text().count("<svg") == 2
+    before, after = (tree[name]["calibration_error"] for name in ("before", "after"))
+    assert "confident: confidence " in page.read_text()
+    assert f"the expected calibration error from {before:.1%} to {after:.1%}." in page.read_text()
     assert page.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert tree["before"]["accuracy"] == tree["after"]["accuracy"]
 

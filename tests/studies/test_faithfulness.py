@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -109,6 +110,7 @@ def test_the_page_has_both_plots_and_a_row_for_each_method(found, tmp_path):
     assert page.count("<svg") == 2
     assert "Test of &lt;runs&gt;" in page
     assert "5 images, 1 x 2 patches" in page
+    assert re.search(r"<li>Class relevance ranks the patches best: deletion score 0\.\d+, 0\.\d+ below", page)
     _, rows = faithfulness_table(found)
     assert [row[0] for row in rows] == ["class relevance", "attention", "random order"]
     for row in rows:

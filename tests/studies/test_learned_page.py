@@ -56,6 +56,8 @@ def test_the_page_has_every_panel_the_layers_and_what_is_left_out(found: Learned
     assert page.count("<svg") == sum(len(group.panels) for group in list_panels(found)) == 7
     for text in ("About &lt;it&gt;", "vit_&lt;tiny&gt;", "validation images of &lt;photos&gt;", "100% of"):
         assert text in page
+    assert "<li>0 of 4 heads attend nearly evenly (entropy above 0.97 of 1).</li>" in page
+    assert "attention is 4.0 pixels in the first layer, 4.0 in the last." in page
     assert "Moon, Stars" in page
     assert page.count("there is &lt;none&gt;") == 1
     assert "src=http" not in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,7 @@ def test_the_command_shows_80_columns_and_writes_page_and_picture(
     assert "rel. CE" in shown
     assert max(len(line) for line in shown.splitlines() if line != str(page)) <= 80
     assert page.read_text().count("<svg") == 2
+    assert re.search(r"<li>The error is [\d.]+ % on average under corruptions, and [\d.]+", page.read_text())
     assert page.read_text().count("<img") == 3
     assert page.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert [row["name"] for row in tree["corruptions"]] == ["fog", "pixelate"]

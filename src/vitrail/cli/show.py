@@ -51,8 +51,9 @@ def show_scores(scores: Mapping[str, float]) -> None:
 
 def show_signature(signature: Mapping[str, str]) -> None:
     """Print a signature."""
-    line = "|".join(f"{name}:{value}" for name, value in signature.items())
-    show_wrapped(line)
+    from vitrail.train.evaluate import join_signature
+
+    show_wrapped(join_signature(signature))
 
 
 def show_published(source: str, own: tuple[str, float] | None = None) -> None:

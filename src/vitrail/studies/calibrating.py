@@ -12,7 +12,7 @@ from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.report.page import section, table
-from vitrail.studies.panels import Panel, join_panels, write_panels, write_signature
+from vitrail.studies.panels import Panel, join_panels, write_panels
 from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.scores import (
     CalibrationScores,
@@ -22,7 +22,7 @@ from vitrail.tasks.classification.scores import (
 )
 from vitrail.tasks.contract import Scoring
 from vitrail.tasks.evaluating import load_classifier, open_scoring
-from vitrail.train.evaluate import run_evaluator
+from vitrail.train.evaluate import join_signature, run_evaluator
 from vitrail.train.machine import inspect_machine
 
 HEADER = ("", "as it is", "temperature")
@@ -80,7 +80,14 @@ def write_calibration(path: Path, found: Calibration, *, title: str) -> None:
     ]
     body = section("Reliability", join_panels(panels), NOTE)
     body += section("Scores", table(HEADER, score_rows(found.before, found.after), frozenset((1, 2))))
-    write_panels(path, panels, title=title, subtitle=write_signature(found.signature), body=body)
+    before, after = found.before, found.after
+    lean = "over" if before.confidence > before.accuracy else "under"
+    says = (
+        f"The model is {lean}confident: confidence {before.confidence:.1%}, accuracy {before.accuracy:.1%}.",
+        f"The temperature {found.temperature:.3f} brings the expected calibration error from "
+        f"{before.calibration_error:.1%} to {after.calibration_error:.1%}.",
+    )
+    write_panels(path, panels, title=title, subtitle=join_signature(found.signature), says=says, body=body)
 
 
 def calibrate(

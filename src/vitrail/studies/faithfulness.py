@@ -72,7 +72,17 @@ def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
         table(header, rows, frozenset(range(1, len(header)))),
         "Means over images with 95 % bootstrap intervals; the differences are paired by image.",
     )
-    write_panels(path, panels, title=title, subtitle=how, body=body)
+    write_panels(path, panels, title=title, subtitle=how, says=[_conclude(found)], body=body)
+
+
+def _conclude(found: Faithfulness) -> str:
+    """Say which method ranks the patches best, and whether it beats a random order."""
+    best = next(score for score in found.scores() if score.method != RANDOM)
+    name, against = NAMES.get(best.method, best.method), best.deletion_against[RANDOM]
+    score = f"deletion score {best.deletion.mean:.3f}"
+    if against.upper >= 0:
+        return f"No method ranks the patches better than a random order; {name} comes nearest, {score}."
+    return f"{name} ranks the patches best: {score}, {-against.mean:.3f} below a random order.".capitalize()
 
 
 def faithfulness_table(found: Faithfulness) -> tuple[list[str], list[list[str]]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import cycle
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from vitrail.interpret.learned import (
     principal_filters,
 )
 from vitrail.interpret.viewer.maps import layer_titles
-from vitrail.report.page import section, table, write_page
+from vitrail.report.page import conclusions, section, table, write_page
 from vitrail.report.plots import COLOURS, check_picture_path, is_picture
 from vitrail.report.tiles import (
     Inks,
@@ -34,7 +35,7 @@ from vitrail.report.tiles import (
     show_tiles,
     spread_places,
 )
-from vitrail.studies.inspecting import HeadFindings, Learned
+from vitrail.studies.inspecting import HEAD_PANELS, HeadFindings, Learned
 from vitrail.studies.panels import Panel, draw_panels
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def write_learned(path: Path, found: Learned, *, title: str) -> list[Path]:
     return written
 
 
+NEARLY_EVEN = 0.97  # entropy of a head that hardly chooses, as a share of even attention's
 LAYER_HEADER = ("layer", "heads", "distance, px", "entropy (1 = even)", "entropy, nats")
 
 
@@ -143,7 +145,7 @@ def _write_page(path: Path, found: Learned, groups: list[Group], title: str) -> 
             group.heading, f'<div class="panels">{"".join(map(_figure, group.panels))}</div>', group.note
         )
         sections.append(f'<div class="wide">{framed}</div>' if len(group.panels) > 1 else framed)
-    parts = [f'<h1>{escape(title)}</h1><p class="soft">{escape(facts)}</p>']
+    parts = [f'<h1>{escape(title)}</h1><p class="soft">{escape(facts)}</p>', conclusions(_conclude(found))]
     parts.append(f'<div class="sections">{"".join(sections)}</div>')
     if found.heads is not None:
         header, rows = layer_table(found.heads)
@@ -153,6 +155,21 @@ def _write_page(path: Path, found: Learned, groups: list[Group], title: str) -> 
     if found.left_out:
         parts.append(section("Not drawn", table(("", ""), reasons(found))))
     write_page(path, title=title, body="\n".join(parts), style=STYLE)
+
+
+def _conclude(found: Learned) -> list[str]:
+    """Say how many heads choose among their keys, and how far they reach."""
+    layers = found.heads.layers if found.heads is not None else ()
+    shares = [share for each in layers for share in each.entropy_shares or ()]
+    distances = [fmean(each.distance_px) for each in layers if each.distance_px]
+    even = sum(share > NEARLY_EVEN for share in shares)
+    says = []
+    if shares:
+        says.append(f"{even} of {len(shares)} heads attend nearly evenly (entropy above {NEARLY_EVEN} of 1).")
+    if len(distances) > 1:
+        ends = f"{distances[0]:.1f} pixels in the first layer, {distances[-1]:.1f} in the last"
+        says.append(f"The mean distance of attention is {ends}.")
+    return says or [f"No head was measured: {found.left_out.get(HEAD_PANELS[1], 'there is none')}."]
 
 
 def _figure(panel: Panel) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vitrail.core.durable import atomic_write
-from vitrail.report.page import write_page
+from vitrail.report.page import conclusions, write_page
 from vitrail.report.plots import (
     check_picture_path,
     frame,
@@ -18,12 +18,11 @@ from vitrail.report.plots import (
     to_picture,
     white_figure,
 )
+from vitrail.report.sections import plots_in_row
 from vitrail.report.tiles import ON_PAGE, ON_WHITE, Inks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-STYLE = ".pair{display:flex;flex-wrap:wrap;gap:18px}.pair svg{max-width:100%;height:auto}"
 
 
 class Panel(NamedTuple):
@@ -62,13 +61,21 @@ def draw_panels(
 
 
 def write_panels(
-    path: Path, panels: Sequence[Panel], *, title: str, subtitle: str, body: str, style: str = ""
+    path: Path,
+    panels: Sequence[Panel],
+    *,
+    title: str,
+    subtitle: str,
+    says: Sequence[str],
+    body: str,
+    style: str = "",
 ) -> None:
     """Write a page, or the panels alone as .png, .svg or .pdf.
 
     Args:
         subtitle: plain text below the title.
-        body: HTML of the page after it.
+        says: the conclusions.
+        body: HTML of the page after them.
 
     Raises:
         ConfigError: the name ends otherwise.
@@ -79,18 +86,9 @@ def write_panels(
         atomic_write(path, draw_panels(panels, path.suffix, columns=4, tile=(4.2, 3.3), title=title))
         return
     head = f'<h1>{escape(title)}</h1><p class="soft small">{escape(subtitle)}</p>'
-    write_page(path, title=title, body=head + body, style=STYLE + style)
-
-
-def write_signature(signature: Mapping[str, str]) -> str:
-    """Return the signature of a score in one line."""
-    return "|".join(f"{name}:{value}" for name, value in signature.items())
+    write_page(path, title=title, body=head + conclusions(says) + body, style=style)
 
 
 def join_panels(panels: Sequence[Panel]) -> str:
     """Return panels side by side, with their titles as captions."""
-    figures = "".join(
-        f'<figure>{panel.to_svg()}<figcaption class="soft small">{escape(panel.title)}</figcaption></figure>'
-        for panel in panels
-    )
-    return f'<div class="pair">{figures}</div>'
+    return plots_in_row(f"{each.to_svg()}<figcaption>{escape(each.title)}</figcaption>" for each in panels)

@@ -23,13 +23,13 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table, tiles
 from vitrail.report.plots import COLOURS
 from vitrail.report.tiles import Inks
-from vitrail.studies.panels import Panel, join_panels, write_panels, write_signature
+from vitrail.studies.panels import Panel, join_panels, write_panels
 from vitrail.studies.probing import OnProgress, mean_of_all
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.published_scores import sign_incomplete
 from vitrail.tasks.evaluating import load_classifier, open_scoring
-from vitrail.train.evaluate import run_evaluator
+from vitrail.train.evaluate import join_signature, run_evaluator
 from vitrail.train.machine import count_cores, inspect_machine
 
 if TYPE_CHECKING:
@@ -218,7 +218,14 @@ def write_robustness(
         + section("All figures in percent", table(header, cells, frozenset(range(1, len(header)))), note)
         + section(f"One image at severity {EXAMPLE_SEVERITY}", f'<div class="strip">{strip}</div>')
     )
-    write_panels(path, panels, title=title, subtitle=write_signature(found.signature), body=body, style=STYLE)
+    worst = max(found.corruptions, key=lambda row: row.mean)
+    says = (
+        f"The error is {_percent(found.mean_error)} % on average under corruptions, and "
+        f"{_percent(found.clean)} % without.",
+        f"Worst is {worst.name.replace('_', ' ')}, with {_percent(worst.mean)} %.",
+    )
+    subtitle = join_signature(found.signature)
+    write_panels(path, panels, title=title, subtitle=subtitle, says=says, body=body, style=STYLE)
 
 
 def _draw(clean: float, rows: Sequence[CorruptionErrors], axes: Axes, inks: Inks) -> None:

@@ -37,7 +37,7 @@ class Report(Config):
     @property
     def signature_line(self) -> str:
         """Return the signature on one line, in the manner of sacreBLEU."""
-        return "|".join(f"{name}:{value}" for name, value in self.signature.items())
+        return join_signature(self.signature)
 
     @property
     def measured_on(self) -> str:
@@ -83,6 +83,11 @@ class Report(Config):
                 expected="a report.json that an evaluation wrote",
                 remedy="Evaluate the run again",
             ) from None
+
+
+def join_signature(signature: Mapping[str, str]) -> str:
+    """Return a signature on one line, in the manner of sacreBLEU."""
+    return "|".join(f"{name}:{value}" for name, value in signature.items())
 
 
 def evaluate(

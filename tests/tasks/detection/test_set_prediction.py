@@ -95,6 +95,7 @@ def test_reports_and_evaluations_show_queries_blocks_matching_and_attention(tmp_
     for page in (done.report_path.read_text(), (tmp_path / "figures.html").read_text()):
         for heading in ("Decoder blocks", "Object queries", "Matching", "Attention"):
             assert f"<h2>{heading}</h2>" in page
+        assert "<h2>Conclusions</h2>" in page
         assert "AP50 with NMS" in page
         assert "query 0:" in page
     with Image.open(tmp_path / "figures.png") as picture:

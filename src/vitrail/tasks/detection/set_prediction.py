@@ -15,10 +15,11 @@ from torch import Tensor
 
 from vitrail.core.boxes import box_iou, cxcywh_to_xyxy
 from vitrail.core.durable import atomic_write
+from vitrail.data.findings import number_of
 from vitrail.data.stream import SampleSource
 from vitrail.interpret.draw import DrawnBox, box_text, colour_of, draw_boxes, in_rows, to_picture
 from vitrail.models.contract import BoxTargets, DetectionOutput, class_scores
-from vitrail.report.page import picture_uri, section, table, write_page
+from vitrail.report.page import conclusions, picture_uri, section, table, write_page
 from vitrail.report.plots import COLOURS, frame, inline_svg, is_picture, new_figure, white_figure
 from vitrail.report.plots import to_picture as to_file
 from vitrail.report.sections import plots_in_row
@@ -161,7 +162,13 @@ class SetFigures:
         """Write all of them as a page, or figures 4 and 7 as .png, .svg or .pdf."""
         title = f"How {self.detector.config.name} predicts a set of boxes"
         if not is_picture(path):
-            write_page(path, title=title, body="\n".join([f"<h1>{escape(title)}</h1>", *self.sections()]))
+            values, ap50 = self.curves["AP50"], self.curves["AP50 with NMS"][-1]
+            says = (
+                f"AP50 is {values[0]:.3f} after the first decoder block, {values[-1]:.3f} after the last, "
+                f"and {ap50:.3f} with non-maximum suppression (NMS), on {number_of(self.count, 'image')}.",
+            )
+            parts = [f"<h1>{escape(title)}</h1>", conclusions(says), *self.sections()]
+            write_page(path, title=title, body="\n".join(parts))
             return
         if self.has_learned_queries:
             figure = white_figure(11, 5.4, title)
