@@ -23,9 +23,11 @@ from making.box_scenes import (
     write_coco,
     write_yolo,
 )
+from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding, Verdict
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.doctor import CHECKS, check_boxes
+from vitrail.tasks.detection.fix import write_clean
 from vitrail.tasks.detection.opening import open_boxes
 
 ALL = tuple(WRITERS)
@@ -176,6 +178,18 @@ def test_each_planted_fault_is_found(
     assert others <= companions, "a fault must not be told under names that it does not have"
 
 
+def as_percent(box: list[float], size: tuple[int, int]) -> list[float]:
+    return [100 * number for number in in_shares(as_centre)(box, size)]
+
+
+def y_before_x(convert: Callable) -> Callable:
+    return lambda box, size: [convert(box, size)[number] for number in (1, 0, 3, 2)]
+
+
+def of_no_format(box: list[float], size: tuple[int, int]) -> list[float]:
+    return [1.7 * number for number in in_shares(as_centre)(box, size)]
+
+
 WRONG_FORMATS = [
     ("coco", as_corners, "(xyxy) in pixels"),
     ("coco", as_centre, "(cxcywh) in pixels"),
@@ -185,6 +199,9 @@ WRONG_FORMATS = [
     ("yolo", as_centre, "(cxcywh) in pixels"),
     ("yolo", as_corners, "(xyxy) in pixels"),
     ("yolo", in_shares(as_corners), "(xyxy) in shares"),
+    ("coco", y_before_x(as_corners), "(yxyx) in pixels"),
+    ("coco", y_before_x(as_xywh), "(yxhw) in pixels"),
+    ("yolo", as_percent, "(cxcywh) in percent"),
 ]
 
 
@@ -192,12 +209,29 @@ WRONG_FORMATS = [
 def test_numbers_of_another_format_are_found_and_named(
     tmp_path: Path, layout: str, numbers: Callable, likely: str
 ) -> None:
-    verdict = check_boxes(open_boxes(WRITERS[layout](tmp_path / "set", make_scenes(), to_numbers=numbers)))
+    scenes = make_scenes()
+    if numbers is as_percent:  # as small images, percent may be pixels
+        for scene in scenes:
+            scene.pixels = scene.pixels.repeat(5, axis=0).repeat(5, axis=1)
+            scene.boxes = [[5 * number for number in box] for box in scene.boxes]
+    verdict = check_boxes(open_boxes(WRITERS[layout](tmp_path / "set", scenes, to_numbers=numbers)))
 
     finding = found(verdict)["wrong-format"]
     assert finding.severity == "error"
+    stored = numbers(scenes[0].boxes[0], scenes[0].size)
+    assert finding.items[0].endswith("box 0 (blue) " + ", ".join(f"{number:.6g}" for number in stored))
     assert likely in finding.message.split("; as ")[1]
     assert not {"outside", "beyond-edge", "inverted"} & set(found(verdict)), "told once, by its cause"
+
+
+def test_boxes_that_fit_in_no_format_are_an_error_and_are_not_copied(tmp_path: Path) -> None:
+    source = write_yolo(tmp_path / "set", make_scenes(), to_numbers=of_no_format)
+
+    errors = check_boxes(open_boxes(source)).of("error")
+
+    assert [error.check for error in errors] == ["unknown-format"]
+    with pytest.raises(DataError, match=r"most boxes .* do not lie in their images, in any known format"):
+        write_clean(open_boxes(source), tmp_path / "clean")
 
 
 def test_one_split_of_another_format_is_named(tmp_path: Path) -> None:
@@ -375,7 +409,7 @@ def test_a_verdict_names_boxes_counts_and_leaves_the_disk_alone(tmp_path: Path) 
     assert {path: path.read_bytes() for path in source.rglob("*") if path.is_file()} == before
     assert steps[-1] == (20, 20)
     (item,) = found(verdict)["zero-area"].items
-    assert item.endswith("train-2.png: box 2 (red) 70, 20, 70, 31")
+    assert item.endswith("train-2.png: box 2 (red) 70, 20, 0, 11")
     assert json.loads(json.dumps(verdict.to_json()))["counts"]["boxes"]["train"] == 166
     assert "190 boxes of 3 classes" in " ".join(verdict.summary())
     assert max(map(len, verdict.summary())) <= 80

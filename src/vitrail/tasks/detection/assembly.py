@@ -275,14 +275,17 @@ def to_pixels(
     numbers: Float64[np.ndarray, "boxes 4"], box_format: BoxFormat, sizes: Int64[np.ndarray, "boxes 2"]
 ) -> Float32[np.ndarray, "boxes 4"]:
     """Return boxes as xyxy in pixels; image sizes are read only for normalised boxes."""
+    layout, _, unit = box_format.partition("_")
     boxes = torch.from_numpy(numbers)
-    if box_format.startswith("xywh"):
+    if layout.startswith("y"):
+        boxes = boxes[:, [1, 0, 3, 2]]
+    if layout in ("xywh", "yxhw"):
         boxes = xywh_to_xyxy(boxes)
-    elif box_format.startswith("cxcywh"):
+    elif layout == "cxcywh":
         boxes = cxcywh_to_xyxy(boxes)
     pixels = boxes.numpy()
-    if box_format.endswith("shares"):
-        pixels = pixels * sizes[:, [1, 0, 1, 0]]
+    if unit:
+        pixels = pixels * sizes[:, [1, 0, 1, 0]] / {"shares": 1, "percent": 100}[unit]
     return np.clip(pixels, -LARGEST, LARGEST).astype(np.float32)
 
 

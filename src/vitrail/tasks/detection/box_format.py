@@ -27,15 +27,19 @@ FAILS = 0.9  # the claimed format fits fewer boxes than this share
 MIN_BOXES = 5  # of the source; fewer prove nothing
 MIN_AGAINST, MIXED = 3, 0.01  # boxes of a split, and share of them, that prove it to be of several formats
 TOLERANCE_PX, TOLERANCE_SHARE = 2.0, 0.01  # how far a box may pass the edge and still lie in its image
-USUAL: BoxFormat = "xywh"  # what the documentation of Hugging Face data sets shows for detection
+USUAL = "xywh"  # what the documentation of Hugging Face data sets shows for detection
 LAYOUTS = {
     "xyxy": "left, top, right, bottom",
     "xywh": "left, top, width, height",
     "cxcywh": "centre, width, height",
+    "yxyx": "top, left, bottom, right",
+    "yxhw": "top, left, height, width",
 }
-FORMATS: tuple[BoxFormat, ...] = (  # of several that fit as many boxes, the earlier demands more of them
-    "xyxy", "xyxy_shares", "xywh", "xywh_shares", "cxcywh", "cxcywh_shares",
-)  # fmt: skip
+UNITS = {"": "pixels", "shares": "shares", "percent": "percent"}
+# Of several that fit as many boxes, the earlier demands more of them.
+FORMATS = ("xyxy", "xyxy_shares", "xywh", "xywh_shares", "cxcywh", "cxcywh_shares")
+RARE = ("yxyx", "yxyx_shares", "yxhw", "yxhw_shares", "xyxy_percent", "xywh_percent", "cxcywh_percent")
+LARGE_PX = 200  # in images of larger sides, boxes that all end before the hundredth pixel are in percent
 
 
 def choose_format(
@@ -50,7 +54,7 @@ def choose_format(
     """
     is_known = (sizes > 0).all(axis=1)
     numbers, sizes = numbers[is_known], sizes[is_known]
-    are_shares = _are_shares(numbers)
+    are_shares = _are_below(numbers, 1)
     formats = [name for name in FORMATS if name.endswith("shares") == are_shares and name != "cxcywh"]
     for layout in ("cxcywh", "xyxy", "xywh"):
         named = [name for name in formats if name.split("_")[0] == layout]
@@ -65,7 +69,7 @@ def choose_format(
         others = max(share for name, share in fits.items() if name != fitting[0])
         reason = f"{fits[fitting[0]]:.0%} of them lie in their images so, read otherwise at most {others:.0%}"
         return fitting[0], _choice("info", fitting[0], reason)
-    usual: BoxFormat = "xywh_shares" if are_shares else USUAL
+    usual = "xywh_shares" if are_shares else USUAL
     if fitting or not len(numbers):
         return usual, _choice("warning", usual, "which is usual; the numbers would allow another format")
     best = max(formats, key=lambda name: fits[name])
@@ -120,22 +124,35 @@ def judge_format(dataset: BoxDataset) -> FormatJudgement:
     return FormatJudgement(suspicion, tuple(filter(None, mixed)))
 
 
+def as_stored(
+    boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"], box_format: BoxFormat
+) -> Float64[np.ndarray, "n 4"]:
+    """Undo what a reader did: corners in pixels to the numbers of the source, of one of ``FORMATS``."""
+    boxes = torch.from_numpy(boxes_xyxy.astype(np.float64))
+    convert = {"xywh": xyxy_to_xywh, "cxcywh": xyxy_to_cxcywh}.get(box_format.split("_")[0])
+    numbers = (convert(boxes) if convert else boxes).numpy()
+    return numbers / sizes[:, [1, 0, 1, 0]].clip(min=1) if box_format.endswith("shares") else numbers
+
+
 def reread_boxes(
     boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"], suspicion: Suspicion
 ) -> Float[np.ndarray, "n 4"]:
     """Reinterpret the numbers that the reader converted, with its sizes, in the likely format."""
-    return to_pixels(_stored(boxes_xyxy, sizes, suspicion.claimed), suspicion.likely, sizes)
+    return to_pixels(as_stored(boxes_xyxy, sizes, suspicion.claimed), suspicion.likely, sizes)
 
 
 def _suspect(fits: dict[BoxFormat, np.ndarray], claimed: BoxFormat) -> Suspicion | None:
     """Suspect another format if the claimed one fails for many boxes and it fits nearly all."""
-    fitting = np.any(list(fits.values()), axis=0)  # a box that fits in no format proves nothing
-    # In a tie, the format of the claimed layout.
-    likely = max(fits, key=lambda name: (fits[name].sum(), name.split("_")[0] == claimed.split("_")[0]))
-    is_proven = len(fitting) >= MIN_BOXES and fitting.mean() >= FAILS
-    if not is_proven or fits[claimed][fitting].mean() >= FAILS or fits[likely][fitting].mean() < FITS:
-        return None
-    return Suspicion(claimed, likely, int((fits[likely] & ~fits[claimed]).sum()), len(fitting))
+    for formats in (FORMATS, RARE):
+        fitting = np.any([fits[name] for name in (claimed, *formats)], axis=0)  # others prove nothing
+        # In a tie, the format of the claimed layout.
+        likely = max(
+            formats, key=lambda name: (fits[name].sum(), name.split("_")[0] == claimed.split("_")[0])
+        )
+        is_proven = len(fitting) >= MIN_BOXES and fitting.mean() >= FAILS
+        if is_proven and fits[claimed][fitting].mean() < FAILS and fits[likely][fitting].mean() >= FITS:
+            return Suspicion(claimed, likely, int((fits[likely] & ~fits[claimed]).sum()), len(fitting))
+    return None
 
 
 def _find_others(
@@ -163,18 +180,22 @@ def _fits(splits: Iterable[BoxSplit], claimed: BoxFormat) -> dict[BoxFormat, np.
     together, of_images = np.concatenate(boxes), np.concatenate(sizes)
     is_known = np.isfinite(together).all(axis=1) & (of_images > 1).all(axis=1)
     of_images = of_images[is_known]
-    stored = _stored(together[is_known], of_images, claimed)
-    # Normalised numbers read as pixels give boxes of less than a pixel in a corner, inside the image.
-    are_shares = _are_shares(stored)
-    return {
-        name: _lie_inside(to_pixels(stored, name, of_images), of_images)
-        & (name.endswith("shares") or not are_shares)
-        for name in FORMATS
-    }
+    stored = as_stored(together[is_known], of_images, claimed)
+    fits = {}
+    for name in (*FORMATS, *RARE):
+        boxes_xyxy = to_pixels(stored, name, of_images)
+        fits[name] = _lie_inside(boxes_xyxy, of_images)
+        if "_" not in name:  # shares read as pixels give boxes of less than a pixel, inside the image
+            fits[name] &= (boxes_xyxy[:, 2:] - boxes_xyxy[:, :2] >= 1).all(axis=1)
+    # Read as pixels, percent give boxes in the first corner of large images.
+    are_percent = _are_below(stored, 100) and not _are_below(stored, 10) and np.median(of_images) > LARGE_PX
+    impossible = [each for each in fits if are_percent != each.endswith("percent") and "shares" not in each]
+    return {name: mask & (name == claimed or name not in impossible) for name, mask in fits.items()}
 
 
-def _are_shares(numbers: np.ndarray) -> bool:
-    return len(numbers) > 0 and float((np.abs(numbers) <= 1 + TOLERANCE_SHARE).all(axis=1).mean()) >= FITS
+def _are_below(numbers: np.ndarray, most: float) -> bool:
+    is_below = (np.abs(numbers) <= most * (1 + TOLERANCE_SHARE)).all(axis=1)
+    return len(numbers) > 0 and float(is_below.mean()) >= FITS
 
 
 def _lie_inside(boxes_xyxy: np.ndarray, sizes: np.ndarray) -> Bool[np.ndarray, " n"]:
@@ -184,17 +205,9 @@ def _lie_inside(boxes_xyxy: np.ndarray, sizes: np.ndarray) -> Bool[np.ndarray, "
     return np.asarray(((last > first) & (first >= -slack) & (last <= sides + slack)).all(axis=1))
 
 
-def _stored(boxes_xyxy: np.ndarray, sizes: np.ndarray, box_format: BoxFormat) -> Float64[np.ndarray, "n 4"]:
-    """Undo what a reader did: corners in pixels to the numbers of the source."""
-    boxes = torch.from_numpy(boxes_xyxy.astype(np.float64))
-    convert = {"xywh": xyxy_to_xywh, "cxcywh": xyxy_to_cxcywh}.get(box_format.split("_")[0])
-    numbers = (convert(boxes) if convert else boxes).numpy()
-    return numbers / sizes[:, [1, 0, 1, 0]] if box_format.endswith("shares") else numbers
-
-
 def _describe(box_format: BoxFormat) -> str:
-    layout, unit = box_format.split("_")[0], "shares" if box_format.endswith("shares") else "pixels"
-    return f"{LAYOUTS[layout]} ({layout}) in {unit}"
+    layout, _, unit = box_format.partition("_")
+    return f"{LAYOUTS[layout]} ({layout}) in {UNITS[unit]}"
 
 
 def _choice(severity: Severity, box_format: BoxFormat, reason: str) -> Finding:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -15,10 +15,9 @@ from vitrail.data.dataset import DividedDataset, ImageSplit
 from vitrail.data.findings import Finding
 from vitrail.data.splits import SplitName
 
-BoxFormat = Literal["xyxy", "xywh", "cxcywh", "xyxy_shares", "xywh_shares", "cxcywh_shares"]
-"""The format of a source's boxes: in pixels, or in shares, 0 to 1, of the image's width and height.
-
-Pascal VOC stores xyxy, COCO xywh, YOLO cxcywh_shares; columns of a table may be any but cxcywh."""
+BoxFormat = str
+"""The format of a source's boxes: a layout in pixels, or with ``_shares`` or ``_percent`` of the image's
+width and height. Pascal VOC stores xyxy, COCO xywh, YOLO cxcywh_shares; see ``box_format``."""
 
 
 @dataclass(eq=False)

@@ -63,6 +63,8 @@ def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
             whose=each.whose,
             why=each.explain(),
         )
+    if examined.is_misread:
+        yield finding("unknown-format")
 
 
 def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:

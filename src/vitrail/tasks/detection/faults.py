@@ -142,7 +142,7 @@ def repair_boxes(
     is_swapped = (boxes_xyxy[:, :2] > boxes_xyxy[:, 2:]).any(axis=1)
     changes = {
         "swapped": is_kept & is_swapped,
-        "clipped": is_kept & (mended != ordered).any(axis=1),
+        "clipped": is_kept & (np.abs(mended - ordered) > SLACK_PX).any(axis=1),
         "not-finite": faults.not_finite,
         "empty": faults.empty,
         "outside": is_outside,

@@ -119,6 +119,12 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
             expected="boxes of one format",
             remedy="Write all boxes in one format; which one is right cannot be known from the numbers",
         )
+    if examined.is_misread:
+        raise DataError(
+            f"most boxes of {dataset.source} do not lie in their images, in any known format",
+            expected="boxes within their images",
+            remedy="Correct the program that wrote them",
+        )
     items["unreadable"] += sorted(examined.unreadable)
     kept = list(_mended(examined, items))
     if not kept:

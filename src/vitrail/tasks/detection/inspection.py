@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int64
 
 from vitrail.data.dataset import Progress
 from vitrail.data.inspection import Inspection, SeenImages, inspect_splits
-from vitrail.tasks.detection.box_format import FormatJudgement, judge_format
+from vitrail.tasks.detection.box_format import MIN_BOXES, FormatJudgement, as_stored, judge_format
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.faults import BoxFaults, find_faults
 
@@ -191,6 +191,13 @@ class ExaminedBoxes(SeenImages):
         faults = find_faults(self.table.boxes_xyxy, self.table.sizes)
         return BoxFaults(*(mask & self.is_judged for mask in faults))
 
+    @property
+    def is_misread(self) -> bool:
+        """Tell whether most boxes do not lie in their images, in any known format."""
+        faults = self.faults
+        misplaced = faults.inverted | faults.outside | faults.beyond_edge
+        return bool(2 * misplaced.sum() > len(misplaced) >= MIN_BOXES)
+
     @cached_property
     def is_sound(self) -> Bool[np.ndarray, " n"]:
         """True for each box that has an area in its image."""
@@ -230,12 +237,13 @@ class ExaminedBoxes(SeenImages):
         return tuple(self.name_box(index) for index in np.flatnonzero(chosen).tolist())
 
     def name_box(self, index: int) -> str:
-        """Name one box of the table: image, number, class and corners; ``samples_in`` reads it back."""
-        table = self.table
-        corners = ", ".join(f"{number:.6g}" for number in table.boxes_xyxy[index].tolist())
-        name = self.images[int(table.image[index])].name
+        """Name one box of the table by image, number, class and its numbers in the source."""
+        table, image = self.table, self.images[int(self.table.image[index])]
+        size = self.dataset.splits[image.split].sizes[[image.position]]
+        (stored,) = as_stored(table.boxes_xyxy[[index]], size, self.dataset.facts.box_format).tolist()
+        numbers = ", ".join(f"{number:.6g}" for number in stored)
         label = self.class_names[int(table.labels[index])]
-        return f"{name}: box {table.number[index]} ({label}) {corners}"
+        return f"{image.name}: box {table.number[index]} ({label}) {numbers}"
 
 
 def inspect_boxes(dataset: BoxDataset, progress: Progress | None = None) -> ExaminedBoxes:
