@@ -49,6 +49,20 @@ def test_arguments_of_a_wrong_type_are_answered_like_wrong_settings(
 
 
 @pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("epochs", r'budget_s=SECONDS, or changes=\{"train.steps": COUNT\}'),
+        ("lr", r'Write changes=\{"optim.learning_rate": VALUE\}'),
+        ("budget", "Did you mean 'budget_s'"),
+        ("colour", "has no argument 'colour'"),
+    ],
+)
+def test_arguments_of_other_libraries_are_answered_with_ours(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train("digits", **{name: 3})
+
+
+@pytest.mark.parametrize(
     ("name", "lines", "found"),
     [
         ("test.tsv", "a cat\tun chat\na dog\tun chien\n", "has 0 sentence pairs to train on"),

@@ -100,6 +100,10 @@ def name_input(image: object) -> tuple[str, OneImage]:
 
 
 def _name_one(given: Any, place: str) -> list[tuple[str, OneImage]]:
+    if isinstance(given, str) and "://" in given:
+        raise DataError(
+            f"{given} is an address", expected="a file or a folder", remedy="Download the image first"
+        )
     if isinstance(given, str | os.PathLike):
         return [(str(path), path) for path in list_files([Path(given)])]
     if isinstance(given, np.ndarray | torch.Tensor):
@@ -183,6 +187,6 @@ def _check_finite(values: np.ndarray, called: str) -> None:
     if not np.isfinite(values).all():
         raise DataError(
             f"{called} contains NaN or infinite values",
-            expected="finite values, 0 to 1 or 0 to 255",
+            expected="finite values",
             remedy="Replace them before the image is given",
         )

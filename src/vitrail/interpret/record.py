@@ -189,7 +189,7 @@ def tapped_layers(model: nn.Module) -> dict[str, nn.Module]:
     """Return the layers that can be recorded, by name in the bare model; ``ConfigError`` if there is none."""
     wrapped = isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel)
     layers = {}
-    for name, module in model.named_modules():
+    for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
         if hasattr(module, "tap"):
             parts = [part for part in name.split(".") if part != "_orig_mod"]  # torch.compile's wrapper
             layers[".".join(parts[1:] if wrapped else parts)] = module
@@ -197,7 +197,9 @@ def tapped_layers(model: nn.Module) -> dict[str, nn.Module]:
         raise ConfigError(
             f"attention of a {type(model).__name__} was to be recorded",
             expected="a model of this library with attention layers",
-            remedy="Choose another model; this one mixes its tokens or pixels without attention",
+            remedy="Choose another model; this one mixes its tokens or pixels without attention"
+            if isinstance(model, nn.Module)
+            else "Give a model, as from vitrail.load or vitrail.build",
         )
     return layers
 

@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from vitrail.core.config import check_place
 from vitrail.core.durable import atomic_write
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import CheckpointError, ConfigError, VitrailError
@@ -119,6 +120,7 @@ def compare(
             expected="one process; it trains one mixer or model after the other",
             remedy="Start vitrail compare without torchrun",
         )
+    check_place(source)
     kind, names = _list_contestants(mixers, models)
     listed = list_seeds(seeds, seed)
     settings = dict(changes or {})

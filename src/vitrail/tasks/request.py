@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 
 from pydantic import Field
 
-from vitrail.core.config import Config, Place
-from vitrail.core.errors import ConfigError, refuse
+from vitrail.core.config import Config, Place, name_setting
+from vitrail.core.errors import ConfigError, did_you_mean, refuse
 from vitrail.core.registry import Registry
 from vitrail.models import MODELS
 from vitrail.tasks.contract import Choice, Task
@@ -95,6 +96,20 @@ class Request(Config):
 
     def _refuse(self, fields: Iterable[str], needs: str) -> None:
         refuse({_OPTIONS.get(name, name): getattr(self, name) for name in fields}, needs)
+
+
+def check_arguments(misnamed: Iterable[str]) -> None:
+    """Refuse what ``train`` has no argument for, with the setting's name in Python; ``ConfigError``."""
+    for name in misnamed:
+        remedy = name_setting(name) or did_you_mean(
+            name, Request.model_fields, otherwise="Give settings as in --set train.steps=100"
+        )
+        in_python = re.sub(r"--set ([\w.]+)=(\w+)", r'changes={"\1": \2}', remedy)
+        raise ConfigError(
+            f"train has no argument {name!r}",
+            expected=", ".join(Request.model_fields),
+            remedy=in_python.replace("--budget TIME", "budget_s=SECONDS"),
+        )
 
 
 def read_asked(task: Task, settings: Mapping[str, Any]) -> Any:

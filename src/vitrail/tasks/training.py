@@ -24,7 +24,7 @@ from vitrail.tasks.contract import Choice, Diagnosis, Parts, Task
 from vitrail.tasks.diagnosing import diagnose
 from vitrail.tasks.preparing import Budget, Checked, Checking, Prepared, fit_steps, open_checked, prepare
 from vitrail.tasks.registry import open_run, task_of
-from vitrail.tasks.request import DEFAULT_OUTPUT, Request
+from vitrail.tasks.request import DEFAULT_OUTPUT, Request, check_arguments
 from vitrail.train.budget import Deadline, Plan
 from vitrail.train.checkpoints import newest_step
 from vitrail.train.evaluate import Report, run_evaluator
@@ -118,6 +118,7 @@ def train(
     seed: int | None = None,
     dry_run: bool = False,
     on_event: OnPipelineEvent = ignore,
+    **misnamed: Any,
 ) -> TrainedRun | Prepared:
     """Train, evaluate and explain a model, and write its run directory; the task follows from the data.
 
@@ -146,7 +147,8 @@ def train(
         True
     """
     asked = locals()  # the fields of a request, which says what does not fit together
-    request = Request.from_tree({name: value for name, value in asked.items() if name != "on_event"})
+    check_arguments(misnamed)
+    request = Request.from_tree({name: asked[name] for name in Request.model_fields})
     with join_processes() as processes:
         tell = on_event if processes.is_first else ignore
         if request.resume is not None:

@@ -78,6 +78,8 @@ def test_patterns_and_folders_stand_for_their_images_and_none_is_refused(
         predictor.predict(str(image_folder / "*.webp"))
     with pytest.raises(DataError, match="no image was named"):
         predictor.predict([])
+    with pytest.raises(DataError, match="is an address"):
+        predictor.predict("https://example.com/a.jpg")
 
 
 def test_a_model_whose_replacement_was_killed_is_found(run: Path) -> None:
