@@ -67,16 +67,11 @@ def explain_files(
         DataError: no image was given, or none can be read.
         CheckpointError: the output cannot be written.
     """
-    output, method, paths = options.output, options.method, list_files(names)
-    if method is not None:
-        check_name("method", method, METHODS)
-    most = MAX_ON_PAGE if is_page(output) else 1 if output.suffix else len(paths)
-    if len(paths) > most:
-        raise ConfigError(
-            f"{len(paths)} images were to be explained in {output}",
-            expected=f"at most {MAX_ON_PAGE} images for a page, and one for a picture",
-            remedy="Name fewer images, or give a folder to write one picture for each",
-        )
+    paths = list_files(names)
+    if options.method is not None:
+        check_name("method", options.method, METHODS)
+    if options.output.suffix:
+        _check_count(len(paths), "images", options.output)
     explained, errors = [], []
     for path in paths:
         try:
@@ -91,13 +86,6 @@ def explain_files(
             expected="at least one readable image",
             remedy="Correct the paths",
         )
-    shown = explained[0].method_for(method, **options.pick) if explained[0].reads_patches else "attention"
-    if shown != "attention" and has_place(options.pick):
-        raise ConfigError(
-            f"a layer or a head was named for the method {shown}",
-            expected="the method attention, which shows one layer",
-            remedy="Leave out --method and --class, or --layer and --head",
-        )
     return _write(explained, tuple(errors), options, "images")
 
 
@@ -111,12 +99,7 @@ def explain_texts(
         DataError: a text is empty or too long.
         CheckpointError: the output cannot be written.
     """
-    if len(texts) > (MAX_ON_PAGE if is_page(options.output) else 1):
-        raise ConfigError(
-            f"{len(texts)} sentences were to be explained in {options.output}",
-            expected=f"at most {MAX_ON_PAGE} sentences for an .html page, and one for a picture",
-            remedy="Explain them one by one, or write a page",
-        )
+    _check_count(len(texts), "sentences", options.output)
     explained = [explain(text) for text in texts]
     if explained[0].part().name == "occlusion" and has_place(options.pick):
         raise ConfigError(
@@ -125,6 +108,16 @@ def explain_texts(
             remedy="Leave out --layer and --head: the picture shows what each word adds to the label",
         )
     return _write(explained, (), options._replace(method=None, class_name=None), "sentences")
+
+
+def _check_count(count: int, things: str, output: Path) -> None:
+    if count > (MAX_ON_PAGE if is_page(output) else 1):
+        folder = ", or give a folder for a picture of each" if things == "images" else ""
+        raise ConfigError(
+            f"{count} {things} were to be explained in {output}",
+            expected=f"at most {MAX_ON_PAGE} {things} for an .html page, and one for a picture",
+            remedy=f"Name fewer{folder}",
+        )
 
 
 def _write(

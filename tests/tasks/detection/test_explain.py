@@ -176,7 +176,7 @@ def test_a_model_whose_boxes_are_read_without_attention_is_refused(layers: dict[
         (lambda each: each.attention(2), "no box 2"),
         (lambda each: each.attention(0, layer=2), "no layer 2"),
         (lambda each: each.attention(0, head=3), "no head 3 in decoder"),
-        (lambda each: each.attention((0.5, 0.5), of="encoder"), "no layer of the encoder"),
+        (lambda each: each.attention((0.5, 0.5), of="encoder"), "no part named 'encoder'"),
         (lambda each: each.attention((0.5, 1.5)), "lies outside of the image"),
     ],
 )

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.core.durable import atomic_write
-from vitrail.core.errors import ConfigError, check_name, did_you_mean
+from vitrail.core.errors import ConfigError, check_name
 from vitrail.interpret.attribution import CLASS_METHODS, Attributions
 from vitrail.interpret.draw import WHOLE, Limits, draw_boxes, enlarge_picture, overlay
 from vitrail.interpret.record import AttentionMap
@@ -99,21 +99,16 @@ class Explanation:
 
     def part(self, name: str | None = None) -> Maps:
         """Return maps by name, the first by default."""
-        for each in self.maps:
-            if name in (None, each.name):
-                return each
-        names = [each.name for each in self.maps]
-        if not names:
+        parts = {each.name: each for each in self.maps}
+        if not parts:
             raise ConfigError(
                 "the model has no attention to show",
                 expected="a model with attention, such as a ViT or a Transformer",
                 remedy="Choose another model",
             )
-        raise ConfigError(
-            f"this explanation has no layer of the {name}",
-            expected=" or ".join(names),
-            remedy=did_you_mean(name or "", names),
-        )
+        name = name or self.maps[0].name
+        check_name("part", name, parts)
+        return parts[name]
 
     def attention(
         self,
@@ -200,9 +195,16 @@ class Explanation:
 
         Raises:
             ConfigError: the method, the layer, the head or the class does not exist, the model does not
-                support the method, or a class was given for a method that is not class-specific.
+                support the method, or a layer, head or class was given for a method without.
         """
         method = self.method_for(method, class_name=class_name, layer=layer, head=head)
+        check_name("method", method, METHODS)
+        if method != "attention" and (layer, head) != (None, None):
+            raise ConfigError(
+                f"a layer or a head was named for the method {method}",
+                expected="the method attention, which shows one layer",
+                remedy="Leave out --method and --class, or --layer and --head",
+            )
         if method in CLASS_METHODS:
             if self.attributions is None:
                 raise ConfigError(
@@ -217,7 +219,6 @@ class Explanation:
                 expected=" or ".join(CLASS_METHODS),
                 remedy="Choose one of these methods, or name no class",
             )
-        check_name("method", method, METHODS)
         if not self.maps:
             raise _nothing_to_show(method)
         if method == "attention":
@@ -233,11 +234,11 @@ class Explanation:
         """
         first, class_name = self.method_for(method, **pick), pick.get("class_name")
         chosen = replace(self, first=first, classes=self.classes if class_name is None else (class_name,))
+        if self.reads_patches:
+            self.relevance(first, **pick)
         if has_place(pick):
             of_layer = self.part().showing(pick.get("layer"), pick.get("head"))
             chosen = replace(chosen, maps=(of_layer, *self.maps[1:]))
-        if self.reads_patches:
-            self.relevance(first, class_name=class_name)
         for each, name in chosen.class_maps:
             self.relevance(each, class_name=name)
         return chosen
