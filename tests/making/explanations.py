@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from vitrail.interpret import AttentionMap
+from vitrail.interpret.draw import DrawnBox
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Boxes, Grid, Maps, Tokens
 
@@ -50,9 +51,10 @@ def of_image(name: str = EVIL, *, is_pyramid: bool = False) -> Explanation:
 def of_boxes(name: str = EVIL, *, has_encoder: bool = True) -> Explanation:
     boxes = Boxes(
         texts=(f"{EVIL} 0.75", "cat 0.50"),
-        corners=((0.1, 0.25, 0.5, 1.0), (0.0, 0.0, 1.0, 0.5)),
-        labels=(0, 1),
-        marks=("a 0.75", "b 0.50"),
+        drawn=(
+            DrawnBox((0.1, 0.25, 0.5, 1.0), 0, "a 0.75"),
+            DrawnBox((0.0, 0.0, 1.0, 0.5), 1, "b 0.50"),
+        ),
     )
     layers = (
         recorded("decoder.0.cross_attention", 3, 2, (2, 5), kind="cross"),

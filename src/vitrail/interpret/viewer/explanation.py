@@ -298,9 +298,8 @@ class Explanation:
         boxes = self.maps[0].queries if self.maps else None
         if not isinstance(boxes, Boxes) or isinstance(query, tuple):
             return drawn
-        return draw_boxes(
-            drawn, [picture.drawn_box(boxes, query if isinstance(query, int) else 0, drawn.size)]
-        )
+        box = boxes.drawn[query if isinstance(query, int) else 0]
+        return draw_boxes(drawn, [picture.on_picture(box, drawn.size)])
 
     def sheet(self) -> Image.Image:
         """Draw what every layer and head reads as tiles on one scale.

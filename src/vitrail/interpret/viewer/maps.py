@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
-from vitrail.interpret.draw import Limits, shared_limits, strength, times_even
+from vitrail.interpret.draw import DrawnBox, Limits, shared_limits, strength, times_even
 from vitrail.interpret.heads import LayerHeads
 from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.rollout import Reader, read_queries
@@ -50,13 +50,9 @@ class Boxes:
     """Detections, best first."""
 
     texts: tuple[str, ...]
-    """Class and score of each."""
-    corners: tuple[tuple[float, float, float, float], ...]
-    """Left, top, right and bottom relative to the picture."""
-    labels: tuple[int, ...]
-    """Class indices, which determine the colours."""
-    marks: tuple[str, ...]
-    """The texts in letters that pictures support."""
+    """Class and score of each; a page can write any name, unlike a picture."""
+    drawn: tuple[DrawnBox, ...]
+    """With corners relative to the picture."""
     kind: ClassVar[str] = "boxes"
 
 

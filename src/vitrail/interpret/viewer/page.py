@@ -146,8 +146,8 @@ def _side_data(side: Side) -> dict[str, Any]:
         return {"kind": side.kind}
     data: dict[str, Any] = {"kind": side.kind, "texts": list(side.texts)}
     if isinstance(side, Boxes):
-        data["corners"] = [[round(corner, 5) for corner in corners] for corners in side.corners]
-        data["colours"] = [hex_colour(colour_of(label)) for label in side.labels]
+        data["corners"] = [[round(corner, 5) for corner in box.corners] for box in side.drawn]
+        data["colours"] = [hex_colour(colour_of(box.label)) for box in side.drawn]
     return data
 
 

@@ -70,7 +70,7 @@ def still(explanation: Explanation, pick: Pick) -> Image.Image:
         tiles = [_small(each, WORD_TILE_PX) for each in (enlarged, *overlays)]
         return captioned(in_rows([*map(_labelled, tiles, ("", *queries.texts))], WORD_COLUMNS), said, limits)
     assert isinstance(queries, Boxes)
-    boxes = [drawn_box(queries, box, enlarged.size) for box in range(len(queries.texts))]
+    boxes = [on_picture(box, enlarged.size) for box in queries.drawn]
     tiles = [_small(each, BOX_TILE_PX) for each in (draw_boxes(enlarged, boxes), *overlays)]
     sheet = captioned(in_rows(tiles, BOX_COLUMNS), said, limits)
     has_encoder = any(isinstance(part.queries, Grid) for part in explanation.maps)
@@ -218,7 +218,8 @@ def _from_middles(explanation: Explanation, enlarged: Image.Image) -> Image.Imag
     """Draw what the patches in the middle of boxes attend to (Carion et al. 2020, figure 3)."""
     boxes = explanation.maps[0].queries
     assert isinstance(boxes, Boxes)
-    middles = [((y + bottom) / 2, (x + right) / 2) for x, y, right, bottom in boxes.corners[:BOX_COLUMNS]]
+    corners = [box.corners for box in boxes.drawn[:BOX_COLUMNS]]
+    middles = [((top + bottom) / 2, (left + right) / 2) for left, top, right, bottom in corners]
     heats = [explanation.part("encoder").heat(middle) for middle in middles]
     limits, tiles = shared_limits(heat.values for heat in heats), []
     for (y, x), heat in zip(middles, heats, strict=True):
@@ -231,11 +232,10 @@ def _from_middles(explanation: Explanation, enlarged: Image.Image) -> Image.Imag
     return captioned(in_rows(tiles, BOX_COLUMNS), said, limits)
 
 
-def drawn_box(boxes: Boxes, box: int, size: tuple[int, int]) -> DrawnBox:
-    """Return a box on a picture of the given width and height."""
-    left, top, right, bottom = boxes.corners[box]
-    corners = (left * size[0], top * size[1], right * size[0], bottom * size[1])
-    return DrawnBox(corners, boxes.labels[box], boxes.marks[box])
+def on_picture(box: DrawnBox, size: tuple[float, float]) -> DrawnBox:
+    """Return a box with relative corners on a picture of that width and height; 1 / size goes back."""
+    left, top, right, bottom = box.corners
+    return box._replace(corners=(left * size[0], top * size[1], right * size[0], bottom * size[1]))
 
 
 def _small(picture: Image.Image, width: int) -> Image.Image:

@@ -15,6 +15,7 @@ from vitrail.interpret.draw import to_picture
 from vitrail.interpret.grids import coarsen, with_joined_levels
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Boxes, Grid, Maps
+from vitrail.interpret.viewer.picture import on_picture
 from vitrail.tasks.detection.detections import Detections, SelectedBoxes, select_boxes
 from vitrail.tasks.detection.predictor import Detector
 
@@ -90,17 +91,9 @@ def explain_boxes(
 
 def _boxes(detections: Detections) -> Boxes:
     height, width = detections.size
+    texts = (f"{detections.class_names[label]} {score:.2f}" for label, score, _ in detections.rows())
     drawn = detections.drawn_boxes()
-    return Boxes(
-        # A page can write any name, unlike a picture.
-        texts=tuple(f"{detections.class_names[label]} {score:.2f}" for label, score, _ in detections.rows()),
-        corners=tuple(
-            (left * (1 / width), top * (1 / height), right * (1 / width), bottom * (1 / height))
-            for left, top, right, bottom in (box.corners for box in drawn)
-        ),
-        labels=tuple(box.label for box in drawn),
-        marks=tuple(box.text for box in drawn),
-    )
+    return Boxes(tuple(texts), tuple(on_picture(box, (1 / width, 1 / height)) for box in drawn))
 
 
 def _keep(recorded: AttentionMap) -> AttentionMap | None:
