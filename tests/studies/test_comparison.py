@@ -116,6 +116,9 @@ def test_what_others_than_the_first_differ_in_is_named(comparison):
 
 
 def test_pairs_that_were_not_tested_are_called_so(comparison):
+    tied = [each.model_copy(update={"score": 0.9}) for each in comparison.standings]
+    leader = state(comparison.model_copy(update={"standings": tuple(tied)}))[0]
+    assert leader == "pooling and attention have the highest accuracy, 90.0%."
     assert "not tested against attention" in state(comparison.model_copy(update={"pairs": ()}))[0]
     alone = comparison.model_copy(update={"standings": comparison.standings[:1], "pairs": ()})
     assert state(alone)[0] == "pooling alone is finished: there is nothing to compare it with."

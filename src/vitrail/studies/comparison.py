@@ -301,9 +301,11 @@ def _leader(comparison: Comparison) -> str:
     standings, label = comparison.standings, comparison.words.label
     if not standings:
         return f"No {comparison.kind} is finished: there is nothing to compare."
-    first, *others = standings
-    if not others:
-        return f"{first.name} alone is finished: there is nothing to compare it with."
+    if len(standings) == 1:
+        return f"{standings[0].name} alone is finished: there is nothing to compare it with."
+    first = standings[0]
+    leaders = [standing.name for standing in standings if standing.score == first.score]
+    others = standings[len(leaders) :]
     tests = {other.name: comparison.pair(first.name, other.name) for other in others}
     beaten = [name for name, test in tests.items() if test is not None and test.is_significant]
     level = [name for name, test in tests.items() if test is not None and not test.is_significant]
@@ -313,13 +315,15 @@ def _leader(comparison: Comparison) -> str:
         samples = f"the choice of {comparison.words.samples}"
         over_seeds = any(test.test == "welch and bootstrap" for test in comparison.pairs)
         chance = f"seeds and {samples} explain" if over_seeds else f"{samples} explains"
-        said.append(f"is better than {join_names(beaten)} by more than {chance}")
+        subject = "is" if len(leaders) == 1 else f"{first.name} is"
+        said.append(f"{subject} better than {join_names(beaten)} by more than {chance}")
     if level:
         said.append(f"no significant difference to {join_names(level, 'or')}")
     if untested:
         said.append(f"it was not tested against {join_names(untested)}")
-    score = f"{first.name} has the highest {label}, {comparison.words.format(first.score)}"
-    return f"{score}{', and ' if beaten else '; '}{'; '.join(said)}."
+    has = "has" if len(leaders) == 1 else "have"
+    score = f"{join_names(leaders)} {has} the highest {label}, {comparison.words.format(first.score)}"
+    return f"{score}{', and ' if beaten else '; ' if said else ''}{'; '.join(said)}."
 
 
 def _others(comparison: Comparison) -> str:

@@ -6,6 +6,7 @@ import math
 import shlex
 
 from vitrail.data.stream import steps_of_epoch
+from vitrail.models.contract import ModelConfig
 from vitrail.report.plots import Curve
 from vitrail.report.sections import read_history
 from vitrail.tasks.contract import Diagnosis, Parts
@@ -16,7 +17,7 @@ from vitrail.train.run import Run
 USUAL, FEW = 0.05, 0.015  # epochs, as fractions of max_epochs: 10 and 3 for a classifier, 100 and 30 for DETR
 LONGER = 3.0  # times as many epochs, where the validation score was still improving
 IMPROVED, WORSENED = 0.1, 0.2  # shares of a validation score; smaller changes are noise
-LEAST_PX = 32  # side of images that resemble what published weights were trained on
+TINY = 0.125  # side of images as a share of the family's, below which published weights do not suit
 START_S = 30.0  # for opening the data and writing the report again
 SPENT = 0.7  # share of the budget from which on it was time that ended the training
 
@@ -33,7 +34,8 @@ def diagnose(run: Run, parts: Parts, report: Report) -> Diagnosis:
     change = 0.0
     if epochs < FEW * task.max_epochs and (is_random or found):
         seen = f"The {len(parts.train):,} training {task.samples} were seen {epochs:.2g} times each"
-        found += (f"{seen}; learning from random weights usually takes {usual:.0f} epochs or more.",)
+        usually = f"usually takes {usual:.0f} epochs or more, less where {task.samples} are many or simple"
+        found += (f"{seen}; learning from random weights {usually}.",)
     elif course := (curves.get("nll") or curves.get(task.headline)):
         score = "log loss" if "nll" in curves else task.headline
         change, earlier = change_at_end(course, sign=-1 if "nll" in curves else 1)
@@ -51,9 +53,15 @@ def diagnose(run: Run, parts: Parts, report: Report) -> Diagnosis:
         budget = f"{minutes}m" if minutes < 120 else f"{math.ceil(minutes / 60)}h"
         option = f"--resume {shlex.quote(str(run.path))} --budget {budget}"
         remedies = [f"train longer ({option} for about {longer:.0f} epochs)"]
-    if is_random and task.pretrained and min(getattr(settings.model, "image_size", [LEAST_PX])) >= LEAST_PX:
+    if is_random and task.pretrained and not _is_tiny(settings.model):
         remedies.append(f"start from pretrained weights, such as --weights {task.pretrained}")
     return Diagnosis(result, found, f"What to do: {', or '.join(remedies)}.")
+
+
+def _is_tiny(model: ModelConfig) -> bool:
+    """Return whether a model's images are much smaller than those of published models of its family."""
+    field = type(model).model_fields.get("image_size")
+    return field is not None and min(vars(model)["image_size"]) < TINY * min(field.default)
 
 
 def change_at_end(course: Curve, *, sign: int) -> tuple[float, float]:
