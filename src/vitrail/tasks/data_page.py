@@ -8,25 +8,21 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from vitrail.core.errors import DataError
-from vitrail.data.dataset import DividedDataset, EncodedImage
-from vitrail.data.findings import Finding, Severity, Verdict, number_of
+from vitrail.data.dataset import DividedDataset
+from vitrail.data.findings import LABELS, Finding, Verdict
 from vitrail.data.images import read_image
 from vitrail.data.inspection import read_header_sizes
 from vitrail.interpret.draw import Corners, colour_of, enlarge_picture, hex_colour, text_colour_on
 from vitrail.report import sections
 from vitrail.report.page import picture_uri, section, tiles, write_page
-from vitrail.report.plots import COLOURS, INK, SOFT, inline_svg, new_figure
+from vitrail.report.plots import COLOURS, INK, inline_svg, new_figure
 from vitrail.report.sections import plots_in_row
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 STYLE = Path(__file__).with_name("data_page.css").read_text(encoding="utf-8")
 SCRIPT = Path(__file__).with_name("data_page.js").read_text(encoding="utf-8")
@@ -43,8 +39,8 @@ NUM_COLOURS = 21  # after which they repeat
 BINS = 24
 WIDEST = 8.0  # beyond this aspect, shapes are counted with the last bar
 KINDS = ("images", "texts", "pairs", "boxes", "captions")  # what a verdict counts
-WORDS: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "for information"}
-PLOT_NOTE = "In percent of each split, so that unequal splits can be compared: they should look alike."
+PLOT_NOTE = "In percent of each split: splits should look alike."
+NAMES = '<label><input type="checkbox" id="names" checked> names</label>'  # of boxes
 DIALOG = (
     '<dialog id="large" aria-label="enlarged image"><div class="stand"></div><p class="small"></p>'
     '<form method="dialog"><button type="button" data-step="-1">previous</button>'
@@ -74,9 +70,8 @@ class Drawn(NamedTuple):
 class DataView(NamedTuple):
     """How the page shows the data of one task."""
 
-    draw: Callable[[Any, int, Collection[int]], Drawn | None]
-    """Draws a sample of a split, by its index, and the numbers of its boxes that are meant; None if it cannot
-    be read."""
+    draw: Callable[[Any, int, Collection[int]], Drawn]
+    """Draws a sample of a split, by its index, and the numbers of its boxes that are meant."""
     labels: Callable[[Any], Iterable[Collection[int]]] = lambda split: [()] * len(split)
     """Returns the classes in each sample of a split."""
     by_class: bool = False
@@ -84,9 +79,6 @@ class DataView(NamedTuple):
     things: str = "images"
     """What has a class, in the plural."""
     plots: Sequence[str] = ()
-    plot_note: str = PLOT_NOTE
-    controls: str = ""
-    """Beside the switches of classes."""
 
 
 def write_data_page(path: Path, dataset: DividedDataset[Any], verdict: Verdict, view: DataView) -> None:
@@ -105,7 +97,7 @@ def write_data_page(path: Path, dataset: DividedDataset[Any], verdict: Verdict, 
         _head(name, dataset, verdict),
         _findings(dataset, verdict, view),
         _classes(dataset, verdict, view.things),
-        section("Sizes", plots_in_row(view.plots), view.plot_note) if view.plots else "",
+        section("Sizes", plots_in_row(view.plots), PLOT_NOTE) if view.plots else "",
         _samples(dataset, verdict, view),
         DIALOG,
     ]
@@ -117,14 +109,8 @@ def _head(name: str, dataset: DividedDataset[Any], verdict: Verdict) -> str:
     counts = verdict.counts
     kinds = [kind for kind in KINDS if kind in counts]
     thing, totals = kinds[0].removesuffix("s"), {kind: sum(counts[kind].values()) for kind in kinds}
-    severities: tuple[Severity, ...] = ("error", "warning")
-    counted = [number_of(number, kind) for kind in severities if (number := len(verdict.of(kind)))]
-    word = "can be trained on" if verdict.usable else "not usable as it is"
-    left_out = f", {number_of(len(verdict.exclude), thing)} left out" if verdict.exclude else ""
-    lead = (
-        f'<p class="verdict {"good" if verdict.usable else "bad"}">{word}{left_out}: '
-        f"{' and '.join(counted) or 'nothing wrong was found'}</p>"
-    )
+    word = escape(verdict.summary(width=1000)[-1])
+    lead = f'<p class="verdict {"good" if verdict.usable else "bad"}">{word}</p>'
     entries = [
         (f"{totals[kind]:,}", kind, ", ".join(f"{split} {count:,}" for split, count in counts[kind].items()))
         for kind in kinds
@@ -166,9 +152,7 @@ def _findings(dataset: DividedDataset[Any], verdict: Verdict, view: DataView) ->
         cards[finding.severity == "info"].append(_card(finding, shown))
     content = "".join(cards[False]) or "<p>Nothing is wrong.</p>"
     if cards[True]:
-        content += (
-            f"<details><summary>For information: {len(cards[True])}</summary>{''.join(cards[True])}</details>"
-        )
+        content += f"<details><summary>Notes: {len(cards[True])}</summary>{''.join(cards[True])}</details>"
     return section("Findings", content, "The gravest first, with the samples that they name.")
 
 
@@ -205,7 +189,7 @@ def _card(finding: Finding, figures: Sequence[str]) -> str:
             f'<ul class="items">{rows}{rest}</ul></details>'
         )
     return (
-        f'<article class="{finding.severity}"><h3><span class="badge">{WORDS[finding.severity]}</span> '
+        f'<article class="{finding.severity}"><h3><span class="badge">{LABELS[finding.severity]}</span> '
         f"{escape(finding.message)}</h3><p>{escape(finding.remedy)}. <code>{escape(finding.check)}</code></p>"
         f"{shots}{listed}</article>"
     )
@@ -218,17 +202,17 @@ def _classes(dataset: DividedDataset[Any], verdict: Verdict, things: str) -> str
     totals = {name: sum(numbers.values()) for name, numbers in per_class.items()}
     most, total = max(totals.values()) or 1, sum(totals.values()) or 1
     ids = getattr(dataset, "class_ids", range(len(totals)))
+    said = [""] * len(totals) if tuple(ids) == (*range(len(totals)),) else [f" (id {each})" for each in ids]
     head = "".join(f'<th class="number">{split}</th>' for split in dataset.splits)
     rows = "".join(
-        f'<tr><td><span class="dot {colour_class(label)}"></span>{escape(name)}</td>'
-        + f'<td class="number soft">{ids[label]}</td>'
+        f'<tr><td><span class="dot {colour_class(label)}"></span>{escape(name)}{said[label]}</td>'
         + "".join(f'<td class="number">{number:,}</td>' for number in per_class[name].values())
         + f'<td class="number">{totals[name] / total:.1%}</td>'
         + f'<td class="wide"><i style="width:{100 * totals[name] / most:.1f}%"></i></td></tr>'
         for label, name in sorted(enumerate(totals), key=lambda entry: -totals[entry[1]])
     )
     content = (
-        '<div class="scroll tall"><table class="classes"><thead><tr><th>class</th><th class="number">id</th>'
+        '<div class="scroll tall"><table class="classes"><thead><tr><th>class</th>'
         f'{head}<th class="number">share</th><th></th></tr></thead><tbody>{rows}</tbody></table></div>'
     )
     return section(
@@ -253,7 +237,8 @@ def _samples(dataset: DividedDataset[Any], verdict: Verdict, view: DataView) -> 
         f"{escape(names[label])}</button>"
         for label in shown[:MAX_CHIPS]
     )
-    controls = f'<div class="chips" role="group" aria-label="classes">{chips}{view.controls}</div>'
+    chips += NAMES if "boxes" in verdict.counts else ""
+    controls = f'<div class="chips" role="group" aria-label="classes">{chips}</div>'
     note = "Chosen by chance from all splits, so that every class is shown." if shown else "Chosen by chance."
     return section("Samples", f'{controls}<div class="shots" id="samples">{figures}</div>', note)
 
@@ -309,8 +294,9 @@ def draw_sample(
     split = dataset.splits[sample.split]
     name = escape(split.names[sample.position])
     marked = [int(box[1]) for each in said if (box := re.match(r"box (\d+)(?:\s|$)", each))]
-    drawn = view.draw(split, sample.position, marked)
-    if drawn is None:
+    try:
+        drawn = view.draw(split, sample.position, marked)
+    except DataError:
         return ""
     news = [each for each in said if each.strip("()") not in drawn.caption]  # such as another class
     note = escape("; ".join(news[:MAX_NOTE]))
@@ -326,19 +312,11 @@ def draw_sample(
     return f'<figure class="shot"{key}>{content}<figcaption>{lines}</figcaption></figure>'
 
 
-def draw_image(split: Any, index: int, texts: Iterable[str]) -> Drawn | None:
-    """Draw an image of a split with lines of text below it; None if it cannot be read."""
-    picture = read_or_none(split.images[index], split.names[index])
+def draw_image(split: Any, index: int, texts: Iterable[str]) -> Drawn:
+    """Draw an image of a split with lines of text below it."""
+    picture = read_image(split.images[index], name=split.names[index])
     lines = "".join(f"<br>{escape(text)}" for text in texts)
-    return None if picture is None else draw_picture(picture, (0, 0, *picture.size), caption=lines)
-
-
-def read_or_none(image: EncodedImage, name: str) -> Image.Image | None:
-    """Read an image; None if it cannot be read."""
-    try:
-        return read_image(image, name=name)
-    except DataError:
-        return None
+    return draw_picture(picture, (0, 0, *picture.size), caption=lines)
 
 
 def draw_picture(
@@ -378,65 +356,55 @@ def colour_class(label: int) -> str:
 
 def plots_of_images(dataset: DividedDataset[Any]) -> list[str]:
     """Return plots of the images' sizes and shapes by split; empty if all have one size."""
-    sizes = {}
-    for name, split in dataset.splits.items():
-        found = read_header_sizes(split.images, range(len(split)))
-        if found.any():
-            sizes[name] = found[found.all(axis=1)]
-    different = {tuple(size) for part in sizes.values() for size in part.tolist()}
-    return plots_of_sizes(sizes, "images") if len(different) > 1 else []
+    sizes = {
+        name: read_header_sizes(split.images, range(len(split))) for name, split in dataset.splits.items()
+    }
+    known = {name: part[part.all(axis=1)] for name, part in sizes.items() if part.all(axis=1).any()}
+    different = {tuple(size) for part in known.values() for size in part.tolist()}
+    return plots_of_sizes(known, "images") if len(different) > 1 else []
 
 
-def plots_of_sizes(sizes: Mapping[str, np.ndarray], things: str, dividing: Sequence[float] = ()) -> list[str]:
+def plots_of_sizes(sizes: Mapping[str, np.ndarray], things: str) -> list[str]:
     """Return plots of sizes and shapes by split.
 
     Args:
         sizes: height and width of each image or box.
-        dividing: sides at which the first one has dotted lines.
     """
     sides = {name: np.maximum(np.sqrt(part.prod(axis=1)), 0.5) for name, part in sizes.items()}
     shapes = {name: np.clip(part[:, 1] / part[:, 0], 1 / WIDEST, WIDEST) for name, part in sizes.items()}
-    plots = []
-    for label, values, lines in (
-        ("root of width times height, px", sides, dividing),
-        ("width over height", shapes, (1.0,)),
-    ):
-        smallest = min(float(part.min()) for part in values.values())
-        largest = max(float(part.max()) for part in values.values())
-        edges = np.geomspace(smallest * 0.99, max(largest, smallest * 2) * 1.01, BINS + 1)
-        figure, axes = new_figure(label, f"{things}, %")
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        for line in lines:
-            if edges[0] < line < edges[-1]:
-                axes.axvline(line, color=SOFT, linewidth=1, linestyle=":", zorder=3)
-        plots.append(_shares_plot(figure, axes, values, edges, f"{label} of the {things} by split"))
-    return plots
+    return [
+        plot_shares(sides, "root of width times height, px", things),
+        plot_shares(shapes, "width over height", things),
+    ]
 
 
 def plot_counts(
     dataset: DividedDataset[Any], count: Callable[[Any], Sequence[int]], label: str, things: str
 ) -> str:
     """Plot by split a number that each sample has, such as its words; ``count`` returns those of a split."""
+    numbers = {name: np.array(count(split)) for name, split in dataset.splits.items() if len(split)}
+    return plot_shares(numbers, label, things)
+
+
+def plot_shares(values: Mapping[str, np.ndarray], label: str, things: str) -> str:
+    """Draw a histogram per split, in percent of the split; whole numbers, or others by octaves."""
     from matplotlib.ticker import MaxNLocator
 
-    numbers = {name: np.array(count(split)) for name, split in dataset.splits.items() if len(split)}
-    most = max((int(part.max()) for part in numbers.values()), default=0)
-    width = max(1, -(-(most + 1) // BINS))  # whole numbers in each bin
+    together = np.concatenate([np.zeros(0), *values.values()])
     figure, axes = new_figure(label, f"{things}, %")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
-    edges = np.arange(0, most + 1 + width, width) - 0.5
-    return _shares_plot(figure, axes, numbers, edges, f"{label} by split")
-
-
-def _shares_plot(
-    figure: Figure, axes: Axes, values: Mapping[str, np.ndarray], edges: np.ndarray, name: str
-) -> str:
-    """Draw a histogram per split, in percent of the split, so that unequal splits can be compared."""
+    if all(part.dtype.kind == "i" for part in values.values()):
+        most = int(together.max(initial=0))
+        width = -(-(most + 1) // BINS)  # whole numbers in each bin
+        edges = np.arange(0, most + 1 + width, width) - 0.5
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+    else:
+        edges = np.geomspace(together.min() * 0.99, max(together.max(), together.min() * 2) * 1.01, BINS + 1)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     for colour, (split, part) in zip(COLOURS, values.items(), strict=False):
         shares = 100 * np.histogram(part, bins=edges)[0] / max(len(part), 1)
         axes.stairs(shares, edges, color=colour, linewidth=1.6, label=f"{split} ({len(part):,})")
         axes.stairs(shares, edges, color=colour, fill=True, alpha=0.12)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, labelcolor=INK)
-    return inline_svg(figure, name)
+    return inline_svg(figure, f"{label}, {things} by split")

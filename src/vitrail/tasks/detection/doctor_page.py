@@ -8,10 +8,10 @@ from html import escape
 import numpy as np
 
 from vitrail.data.findings import number_of
+from vitrail.data.images import read_image
 from vitrail.interpret.draw import Corners
 from vitrail.report.plots import INK, SOFT, inline_svg, new_figure
 from vitrail.tasks.data_page import (
-    PLOT_NOTE,
     DataView,
     Drawn,
     colour_class,
@@ -19,7 +19,6 @@ from vitrail.tasks.data_page import (
     plot_counts,
     plots_of_sizes,
     position_in,
-    read_or_none,
 )
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
 from vitrail.tasks.detection.faults import clip_to, find_faults, order_corners
@@ -28,35 +27,23 @@ MARGIN = 0.3  # of the image's side, shown at most beyond it for a faulty box th
 MANY = 12  # boxes, above which names are shown on hover only
 MOST = 600  # boxes drawn in one picture
 MAP_SIDE = 24  # rows and columns of the location map
-COCO_SIDES = 32, 96  # in pixels of squares that separate small, medium and large in COCO
-SIZES_NOTE = (
-    " Dotted lines in the first part small, medium and large boxes as the COCO score does (32 and 96 px)."
-)
 
 
 def view_boxes(dataset: BoxDataset) -> DataView:
     """Return how the page shows a detection data set."""
-
-    def draw(split: BoxSplit, index: int, marked: Collection[int]) -> Drawn | None:
-        return draw_boxes(split, index, dataset.class_names, marked)
-
     return DataView(
-        draw,
+        lambda split, index, marked: draw_boxes(split, index, dataset.class_names, marked),
         labels=lambda split: [set(labels.tolist()) for labels in split.labels],
         things="boxes",
         plots=plots_of_boxes(dataset),
-        plot_note=PLOT_NOTE + SIZES_NOTE,
-        controls='<label><input type="checkbox" id="names" checked> names</label>',
     )
 
 
 def draw_boxes(
     split: BoxSplit, index: int, class_names: Sequence[str], marked: Collection[int] = ()
-) -> Drawn | None:
-    """Draw one image with its boxes, faintly unless ``marked``; None if the image cannot be read."""
-    picture = read_or_none(split.images[index], split.names[index])
-    if picture is None:
-        return None
+) -> Drawn:
+    """Draw one image with its boxes, faintly unless ``marked``."""
+    picture = read_image(split.images[index], name=split.names[index])
     labels, boxes = split.labels[index], split.boxes[index]
     view = _view(picture.size, boxes[[number for number in marked if number < len(labels)]])
     # Small boxes last, so that they lie over large ones and can be pointed at.
@@ -114,7 +101,7 @@ def plots_of_boxes(dataset: BoxDataset) -> list[str]:
         return []
     sides = {name: (part[:, 2:] - part[:, :2])[:, ::-1] for name, part in boxes.items()}
     number = plot_counts(dataset, _numbers, "boxes in an image", "images")
-    return [*plots_of_sizes(sides, "boxes", COCO_SIDES), number, _cover_plot(boxes, sizes)]
+    return [*plots_of_sizes(sides, "boxes"), number, _cover_plot(boxes, sizes)]
 
 
 def _numbers(split: BoxSplit) -> list[int]:
