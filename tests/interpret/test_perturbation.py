@@ -9,8 +9,6 @@ from torch import nn
 
 from vitrail.interpret.perturbation import (
     Faithfulness,
-    area_under,
-    compare_areas,
     cover,
     curve_shares,
     fill_images,
@@ -80,10 +78,9 @@ def test_equal_patches_come_in_an_order_of_the_seed_alone():
     assert torch.equal(deletion(3), deletion(3))
 
 
-def test_areas_are_those_of_trapezes_over_steps_of_different_patches():
+def test_steps_are_of_different_patches():
     assert curve_shares(6, 3) == pytest.approx([0, 1 / 3, 2 / 3, 1])
     assert curve_shares(3, 16) == pytest.approx([0, 1 / 3, 2 / 3, 1])
-    assert area_under(np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]), [0, 0.5, 1]).tolist() == [0.25, 0.75]
 
 
 def test_an_interval_holds_the_mean_and_narrows_with_images():
@@ -93,9 +90,11 @@ def test_an_interval_holds_the_mean_and_narrows_with_images():
     assert many.upper - many.lower < 0.5 * (few.upper - few.lower)
     assert mean_interval(draw) == many
     assert many.lower < 3 < many.upper
-    found = compare_areas({"a": draw - 0.1, "b": draw}, "b")  # paired by image
-    assert list(found) == ["a"]
-    assert found["a"].upper == pytest.approx(-0.1)
+    flat = {"a": np.stack([draw - 0.1] * 2, axis=1), "random": np.stack([draw] * 2, axis=1)}
+    measured = Faithfulness(deletion=flat, insertion=flat, shares=[0, 1], grid=(1, 1), filling="mean")
+    lower, reference = measured.scores()
+    assert (lower.method, reference.deletion_against) == ("a", {})
+    assert lower.deletion_against["random"].upper == pytest.approx(-0.1)  # paired by image
 
 
 def test_the_lowest_deletion_comes_first_and_is_held_against_random_and_attention():

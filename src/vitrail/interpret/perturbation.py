@@ -142,31 +142,15 @@ def perturb(
     return Curves(deletion, insertion)
 
 
-def area_under(curve: Float64[np.ndarray, "*images steps"], shares: list[float]) -> np.ndarray:
-    """Return the area under each curve over the fraction of patches, 0..1, by the trapezoidal rule."""
-    return np.trapezoid(curve, shares, axis=-1)
-
-
-def mean_interval(values: Float64[np.ndarray, " images"], *, seed: int = 0) -> Interval:
+def mean_interval(values: Float64[np.ndarray, " images"]) -> Interval:
     """Return the mean over images with its bootstrap interval; of differences, paired.
 
     Paper: Efron and Tibshirani 1993, chapter 13 (percentile interval).
     """
-    drawn = np.random.default_rng(seed).integers(len(values), size=(NUM_RESAMPLES, len(values)))
+    drawn = np.random.default_rng(0).integers(len(values), size=(NUM_RESAMPLES, len(values)))
     tail = (1 - CONFIDENCE) / 2
     lower, upper = np.quantile(values[drawn].mean(axis=1), [tail, 1 - tail])
     return Interval(float(values.mean()), float(lower), float(upper))
-
-
-def compare_areas(
-    areas: Mapping[str, Float64[np.ndarray, " images"]], reference: str, *, seed: int = 0
-) -> dict[str, Interval]:
-    """Return the mean paired difference of each method's areas to the reference's."""
-    return {
-        name: mean_interval(values - areas[reference], seed=seed)
-        for name, values in areas.items()
-        if name != reference
-    }
 
 
 RANDOM = "random"
@@ -210,24 +194,25 @@ class Faithfulness:
 
     def scores(self) -> list[MethodScore]:
         """Return the areas of all methods, lowest deletion first."""
-        deletion, insertion = (
-            {name: area_under(curves, self.shares) for name, curves in of_all.items()}
-            for of_all in (self.deletion, self.insertion)
-        )
-        against = [
-            {reference: compare_areas(areas, reference) for reference in REFERENCES if reference in areas}
-            for areas in (deletion, insertion)
-        ]
-        scores = [
-            MethodScore(
-                name,
-                mean_interval(deletion[name]),
-                mean_interval(insertion[name]),
-                *({other: found[name] for other, found in each.items() if name in found} for each in against),
-            )
-            for name in deletion
-        ]
+        deletion, insertion = self._compare(self.deletion), self._compare(self.insertion)
+        scores = []
+        for name, (area, against) in deletion.items():
+            scores.append(MethodScore(name, area, insertion[name][0], against, insertion[name][1]))
         return sorted(scores, key=lambda score: score.deletion.mean)
+
+    def _compare(
+        self, of_methods: Mapping[str, np.ndarray]
+    ) -> dict[str, tuple[Interval, dict[str, Interval]]]:
+        """Return each method's area under its curve, and its paired differences to the references."""
+        areas = {name: np.trapezoid(curves, self.shares, axis=-1) for name, curves in of_methods.items()}
+        references = [name for name in REFERENCES if name in areas]
+        return {
+            name: (
+                mean_interval(area),
+                {other: mean_interval(area - areas[other]) for other in references if other != name},
+            )
+            for name, area in areas.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         return {

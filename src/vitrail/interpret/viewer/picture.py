@@ -150,11 +150,11 @@ def still_html(explanation: Explanation, number: int) -> str:
     """
     name, title = escape(explanation.name), escape(explanation.title)
     if explanation.picture is None:
-        drawn = alignment_svg(f"alignment {number}", panel_of(explanation.maps[0]))
-        return f"<figure>{drawn}<figcaption>{name}<br>{title}</figcaption></figure>"
+        alignment = alignment_svg(f"alignment {number}", panel_of(explanation.maps[0]))
+        return f"<figure>{alignment}<figcaption>{name}<br>{title}</figcaption></figure>"
     chosen = next((of for method, of in explanation.class_maps if method == explanation.first), None)
-    drawn = explanation.still(class_name=chosen)
-    uri = picture_uri(drawn, longest=STILL_PX if explanation.reads_patches else STRIP_PX)
+    longest = STILL_PX if explanation.reads_patches else STRIP_PX
+    uri = picture_uri(explanation.still(class_name=chosen), longest=longest)
     return f'<figure><img src="{uri}" alt="{name}"><figcaption>{name}: {title}</figcaption></figure>'
 
 
