@@ -28,7 +28,6 @@ CONVERSIONS = {
 }
 FROM_VALIDATION = "the source's validation split"  # where a test comes from that the source does not name
 OF_THE_SOURCE = ("from the source", FROM_VALIDATION)  # where a split comes from that was not drawn
-LEAK_REMEDY = "remove the copies from one of the two"
 
 
 @runtime_checkable
@@ -165,7 +164,7 @@ def find_missing_splits(examined: SeenImages) -> Iterator[Finding]:
 
 
 def find_repeated(
-    groups: Iterable[Iterable[tuple[str, str]]], *, remedy: str = LEAK_REMEDY, thing: str = "image"
+    groups: Iterable[Iterable[tuple[str, str]]], *, remedy: str = "keep one of each", thing: str = "image"
 ) -> Iterator[Finding]:
     """Equal images or texts, grouped as (split, name), in two splits or repeated for training."""
     what, noun = ("pixels", "picture") if thing == "image" else ("words", thing)

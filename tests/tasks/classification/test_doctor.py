@@ -189,9 +189,16 @@ def test_a_class_of_the_test_that_training_lacks_is_an_error() -> None:
     findings = found(verdict)
     assert findings["class-not-in-train"].items == ("Dog",)
     assert findings["class-not-in-test"].items == ("dog",)
+    assert "misspelt" in findings["class-not-in-test"].remedy
     assert findings["similar-class-names"].items == ("'dog' = 'Dog'",)
     assert not verdict.usable
     assert verdict.findings[0].severity == "error"
+
+
+def test_a_class_that_a_drawn_test_lacks_is_not_called_misspelt() -> None:
+    test = split_of("test", random_pixels(3), [0, 0, 0])
+    drawn = replace(dataset_of(healthy().train, test), test_origin="0.2 of the source, seed 0")
+    assert found(check(drawn))["class-not-in-test"].remedy.endswith("give more images")
 
 
 def test_a_published_division_may_test_a_class_that_training_lacks() -> None:

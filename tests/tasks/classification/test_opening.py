@@ -621,3 +621,26 @@ def test_folders_within_a_class_are_parts_of_it(tmp_path: Path, inner: Sequence[
 
     assert dataset.class_names == ("cam1", "cam2")
     assert "same-folders-inside" not in [finding.check for finding in dataset.findings]
+
+
+@pytest.mark.parametrize(
+    ("names", "is_told"),
+    [
+        ([("kitchen", "bath")] * 3, True),
+        ([("kitchen", "bath"), ("bath", "kitchen"), ("bath", "hall")], False),
+        ([("1", "2")] * 3, False),
+        ([("photo",)] * 3, False),
+        ([("kitchen", "bath")] * 2, False),
+    ],
+)
+def test_the_same_names_in_every_folder_may_be_the_classes(
+    tmp_path: Path, names: list[tuple[str, ...]], is_told: bool
+) -> None:
+    for number, stems in enumerate(names):
+        (tmp_path / f"house {number}").mkdir()
+        for stem in stems:
+            Image.new("RGB", (9, 9)).save(tmp_path / f"house {number}" / f"{stem}.png")
+    found = [each for each in open_dataset(tmp_path).findings if each.check == "same-names-inside"]
+    assert bool(found) == is_told
+    if found:
+        assert "(bath, kitchen); the folders are the classes, such as 'house 0'" in found[0].message

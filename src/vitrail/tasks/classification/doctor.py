@@ -16,6 +16,7 @@ import numpy as np
 from vitrail.data.dataset import ImageDataset, Progress
 from vitrail.data.findings import Finding, Verdict, about, counted, judge, number_of
 from vitrail.data.image_checks import (
+    OF_THE_SOURCE,
     find_conversions,
     find_odd_sizes,
     find_repeated,
@@ -141,12 +142,14 @@ def find_missing_classes(examined: Any) -> Iterator[Finding]:
         )
         return
     names = examined.class_list((train > 0) & (test == 0))
+    is_drawn = not examined.dataset.test_origin.startswith(OF_THE_SOURCE)
+    remedy = f"give more {things}" if is_drawn else f"give test {things}, or correct a misspelt name"
     yield from about(
         names,
         "warning",
         "class-not-in-test",
         f"{number_of(len(names), 'class')} without a test {thing}",
-        f"The score says nothing about them; give test {things}, or correct a misspelt name",
+        f"The score says nothing about them; {remedy}",
     )
 
 

@@ -50,7 +50,7 @@ def read(path: Path) -> RawDataset:
     return RawDataset(
         class_names=class_names,
         splits=splits,
-        findings=(*nested, *_findings(scans, root, set(parts.values()))),
+        findings=(*nested, *_find_same_names(scans), *_findings(scans, root, set(parts.values()))),
         format="train and test folders" if parts else CLASS_FOLDERS,
     )
 
@@ -140,6 +140,26 @@ def _enter_sources(scans: dict[SplitName, _Scan], folders: dict[SplitName, Path]
         f"If it is the {other} ones, move the images into folders of these names alone",
         tuple(sorted(inside)),
     )
+
+
+def _find_same_names(scans: dict[SplitName, _Scan]) -> Iterator[Finding]:
+    """Class folders that hold the same few names, such as kitchen.jpg, which may be the classes."""
+    named = {
+        outer: frozenset(image.stem.lower() for image in images)
+        for scan in scans.values()
+        for outer, images in scan.images.items()
+    }
+    stems, *others = set(named.values())
+    if not others and len(named) > 2 and len(stems) > 1 and all(map(str.isalpha, stems)):
+        first, listed = next(iter(named)), ", ".join(sorted(stems)[:3])
+        yield Finding(
+            "warning",
+            "same-names-inside",
+            f"each of {len(named)} folders holds files of the same names ({listed}); the folders are the "
+            f"classes, such as {first!r}",
+            "If the names are the classes, move the files into a folder of each name",
+            tuple(named),
+        )
 
 
 def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
