@@ -19,6 +19,7 @@ from vitrail.tasks.contrastive.retrieval import Match, Retrieval, Retrieved, ret
 from vitrail.tasks.detection.detections import Detections
 from vitrail.tasks.labelling.predictor import LabelledText
 from vitrail.tasks.predicting import Results
+from vitrail.tasks.translation.predictor import Alternative, Translation
 
 CLASSES = class_results(
     [
@@ -109,6 +110,14 @@ BOXES = NO_BOXES._replace(
                 LabelledText("", error="no word"),
             ],
             "text,part,label,probability,error\nA dog,A,O,1.0,\nA dog,dog,O,1.0,\n,,,,no word\n",
+        ),
+        (
+            [
+                Translation("Ein Hund", -0.5, (Alternative("Hund", -1.0),), source="A dog"),
+                Translation("", error="too long", source="A"),
+            ],
+            "source,rank,translation,score,error\nA dog,1,Ein Hund,-0.5,\nA dog,2,Hund,-1.0,\n"
+            "A,,,,too long\n",
         ),
     ],
     ids=lambda each: type(each[0]).__name__ if isinstance(each, list) else "",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from PIL import Image
@@ -28,6 +28,7 @@ Prepared = TypeVar("Prepared")
 Answer = TypeVar("Answer")
 
 
+@runtime_checkable
 class InRows(Protocol):
     """A result that is one or more rows of a table."""
 
@@ -47,6 +48,29 @@ class Results(list[Result]):
         An input that could not be used has one row, with its error.
         """
         return [row for each in self for row in each.to_rows()]
+
+
+def ranked_rows(
+    source: dict[str, Any], columns: tuple[str, str], ranked: Sequence[tuple[str, float]], error: str | None
+) -> list[dict[str, Any]]:
+    """Return a row for each text with its number, best first, or one without any; see ``Results``."""
+    rows: list[tuple[Any, ...]] = [(rank, *each) for rank, each in enumerate(ranked, start=1)]
+    names = ("rank", *columns)
+    return [{**source, **dict(zip(names, row, strict=True)), "error": error} for row in rows or [(None,) * 3]]
+
+
+class ResultStream(Iterator[Result]):
+    """Results as they come; the rest of them as a table, too."""
+
+    def __init__(self, results: Iterator[Result]) -> None:
+        self._results = results
+
+    def __next__(self) -> Result:
+        return next(self._results)
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return a row for each result; see ``Results.table``."""
+        return Results(self).table()
 
 
 class Answered(NamedTuple):

@@ -28,6 +28,7 @@ from vitrail.tasks.predicting import (
     device_or_default,
     open_in_torch,
     over_photograph,
+    ranked_rows,
     read_image,
 )
 
@@ -70,12 +71,8 @@ class Caption:
         return found
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return a row for each caption; see ``tasks.predicting.Results``."""
-        ranked: list[tuple[Any, ...]] = [(rank, *text) for rank, text in enumerate(self.texts, start=1)]
-        return [
-            {"image": self.source, "rank": rank, "caption": text, "score": score, "error": self.error}
-            for rank, text, score in ranked or [(None, None, None)]
-        ]
+        """Return a row for each caption."""
+        return ranked_rows({"image": self.source}, ("caption", "score"), self.texts, self.error)
 
 
 class Captioner:

@@ -26,6 +26,7 @@ from vitrail.tasks.predicting import (
     chunks_of,
     device_or_default,
     over_photograph,
+    ranked_rows,
     read_image,
 )
 
@@ -67,12 +68,8 @@ class Prediction:
         return {"source": self.source, "class": self.label, "probability": self.probability, "scores": scores}
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return a row for each class; see ``tasks.predicting.Results``."""
-        ranked: list[tuple[Any, ...]] = [(rank, *score) for rank, score in enumerate(self.scores, start=1)]
-        return [
-            {"image": self.source, "rank": rank, "class": name, "probability": share, "error": self.error}
-            for rank, name, share in ranked or [(None, None, None)]
-        ]
+        """Return a row for each class."""
+        return ranked_rows({"image": self.source}, ("class", "probability"), self.scores, self.error)
 
 
 @runtime_checkable

@@ -18,7 +18,14 @@ from vitrail.engines.loading import is_ctranslate2
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.decoding import Hypothesis, PenaltyForm
 from vitrail.tasks.generation import distinct_texts
-from vitrail.tasks.predicting import Answered, answer_in_order, device_or_default, open_in_torch
+from vitrail.tasks.predicting import (
+    Answered,
+    ResultStream,
+    answer_in_order,
+    device_or_default,
+    open_in_torch,
+    ranked_rows,
+)
 from vitrail.tasks.translation.ctranslate2_folder import CTranslate2Decoder, read_exported
 from vitrail.tasks.translation.search import Search, TorchDecoder, max_positions
 from vitrail.tasks.translation.settings import TranslationSettings
@@ -65,6 +72,11 @@ class Translation(NamedTuple):
         if self.warnings:
             found["warnings"] = list(self.warnings)
         return found
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return a row for each translation."""
+        texts = [] if self.error else [(self.text, self.score), *self.alternatives]
+        return ranked_rows({"source": self.source}, ("translation", "score"), texts, self.error)
 
 
 class _Encoded(NamedTuple):
@@ -130,7 +142,7 @@ class Translator:
         batch_tokens: int = BATCH_TOKENS,
         max_length: int | None = None,
         read_ahead: int = READ_AHEAD,
-    ) -> Iterator[Translation]:
+    ) -> ResultStream[Translation]:
         """Translate lines in batches, and yield their translations in order.
 
         A line that cannot be translated yields an error instead of raising. The input may be endless: at most
@@ -159,10 +171,10 @@ class Translator:
 
     def search_lines(
         self, lines: Iterable[Line], search: Search, batch_tokens: int, read_ahead: int
-    ) -> Iterator[Translation]:
+    ) -> ResultStream[Translation]:
         """Translate lines like ``translate``."""
         search.check(batch_tokens, read_ahead)
-        return answer_in_order(
+        found = answer_in_order(
             map(self._encode, read_chunks(iter(lines), read_ahead)),
             read=self._check,
             run=lambda encoded, rows: self._translate_batch(encoded, rows, search),
@@ -171,6 +183,7 @@ class Translator:
             ),
             plan=lambda rows: plan_batches(dict(rows), batch_tokens),
         )
+        return ResultStream(found)
 
     def decode(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
         """Return the best hypotheses for each row of source subwords (without the end), as one batch."""

@@ -25,7 +25,7 @@ class Search(NamedTuple):
     beam_size: int = 5
     """Beam size; 1 decodes greedily."""
     length_penalty: float = 1.0
-    """Exponent of the length penalty; 0 prefers short translations."""
+    """Exponent of the length penalty; 0 prefers short translations. Greedy ones change in score alone."""
     num_best: int = 1
     """Distinct translations to return, at most ``beam_size``; fewer if the beam holds fewer."""
     max_length: int | None = None
