@@ -6,6 +6,7 @@ import pytest
 
 from making.comparisons import make_run
 from vitrail.studies.comparison import (
+    SCORES,
     ComparedRun,
     Comparison,
     PairTest,
@@ -202,3 +203,11 @@ def test_many_names_are_cut_and_great_numbers_have_three_digits():
     ]
     counts = {999: "999", 1_000: "1.00 k", 45_600_000: "45.6 M", 987_654_321: "988 M", 17.6e9: "17.6 G"}
     assert [format_count(count) for count in counts] == list(counts.values())
+
+
+@pytest.mark.parametrize(
+    ("score", "written", "interval"), [("accuracy", "58.3%", "25.0-75.0"), ("ap", "0.583", "0.250-0.750")]
+)
+def test_scores_are_written_as_in_reports(score: str, written: str, interval: str) -> None:
+    assert SCORES[score].format(7 / 12) == written
+    assert SCORES[score].format_interval(0.25, 0.75) == interval

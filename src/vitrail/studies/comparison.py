@@ -27,15 +27,20 @@ class ScoreWords(NamedTuple):
     samples: str = "test samples"
     macs_of: str = "one forward pass"
     """What the operation count refers to."""
+    decimals: int = 1
+    """After the factor."""
 
     def format(self, score: float) -> str:
-        return f"{self.factor * score:.1f}{self.suffix}"
+        return f"{self.number(score)}{self.suffix}"
+
+    def number(self, score: float, sign: str = "") -> str:
+        return f"{self.factor * score:{sign}.{self.decimals}f}"
 
     def format_interval(self, lower: float | None, upper: float | None) -> str:
         """Format an interval without the suffix; a dash where there is none."""
         if lower is None or upper is None:
             return "-"
-        return f"{self.factor * lower:.1f}-{self.factor * upper:.1f}"
+        return f"{self.number(lower)}-{self.number(upper)}"
 
 
 SCORES: Mapping[str, ScoreWords] = {
@@ -46,15 +51,15 @@ SCORES: Mapping[str, ScoreWords] = {
         "BLEU", 1, "", 100, "test sentences", "one forward pass of 32 source and 32 target subwords"
     ),
     "bleu4": ScoreWords(
-        "BLEU-4", 100, "", 1, "test images", "one forward pass of an image and a caption of 16 tokens"
+        "BLEU-4", 1, "", 1, "test images", "one forward pass of an image and a caption of 16 tokens", 3
     ),
-    "ap": ScoreWords("AP", 100, "", 1, "test images", "one image's forward pass"),
+    "ap": ScoreWords("AP", 1, "", 1, "test images", "one image's forward pass", 3),
 }
 """Ranking scores, as reports name them."""
 FURTHER: Mapping[str, ScoreWords] = {
     "chrf": ScoreWords("chrF"),
-    "cider": ScoreWords("CIDEr", 100),
-    "ap50": ScoreWords("AP50", 100),
+    "cider": ScoreWords("CIDEr", decimals=3),
+    "ap50": ScoreWords("AP50", decimals=3),
 }
 """Further scores that are shown."""
 
@@ -255,9 +260,8 @@ def format_p(p: float) -> str:
 
 def pair_cells(test: PairTest, words: ScoreWords) -> list[str]:
     """Return the difference, its interval, p and the corrected p of a table's row."""
-    difference, lower, upper = (words.factor * each for each in (test.difference, test.lower, test.upper))
-    interval = f"{lower:+.1f} to {upper:+.1f}"
-    return [f"{difference:+.1f}", interval, format_p(test.p), format_p(test.p_corrected)]
+    difference, lower, upper = (words.number(each, "+") for each in (test.difference, test.lower, test.upper))
+    return [difference, f"{lower} to {upper}", format_p(test.p), format_p(test.p_corrected)]
 
 
 UNEVEN = 3.0  # times the steps of the run with the fewest; training speeds of mixers differ by less
