@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 from contextlib import ExitStack
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--apart", action="store_true", help="one precision after the other, to save memory")
     parser.add_argument("--json", help="file to write the figures to")
     arguments = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(FOLDER), os.environ.get("PYTHONPATH", "")])  # for peers
     print(f"{describe_machine()}, {arguments.threads} threads; {find_versions(LIBRARIES)}")
     rows = []
     for model in arguments.models:
@@ -109,7 +111,7 @@ def start(
     settings[name] = side.removeprefix("vitrail ")
     print(f"starting {side}, {model} in {precision}", file=sys.stderr, flush=True)
     try:
-        remote = RemoteEngine(f"inference_peers:{function}", settings, threads=threads, folders=[str(FOLDER)])
+        remote = RemoteEngine(f"inference_peers:{function}", settings, threads=threads)
     except EngineError as error:
         return error.reason
     return stack.enter_context(remote)

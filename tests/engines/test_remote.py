@@ -22,7 +22,7 @@ def test_tensors_keep_their_order_and_types(tmp_path: Path) -> None:
 
 def test_a_held_batch_is_timed_as_often_as_asked(tmp_path: Path) -> None:
     server = EngineServer()
-    server.start(PRODUCT, ARGUMENTS, 1, [])
+    server.start(PRODUCT, ARGUMENTS, 1)
     write_inputs(tmp_path / "nothing", (torch.zeros(1),))
 
     server.hold("batch", str(tmp_path / "nothing"))

@@ -181,9 +181,7 @@ def test_a_model_too_large_for_the_budget_is_refused_before_it_is_built(
     monkeypatch.setattr("vitrail.tasks.preparing.measure_matrix_products", lambda *_: 1e6)
     monkeypatch.setattr("vitrail.tasks.classification.task.build_model", None)
     for budget_s, changes in ((60.0, NANO), (None, {**NANO, "data.image_size": 256})):
-        with pytest.raises(
-            ConfigError, match=r"enough for \d training steps?: one takes.*--budget \d+m, or a"
-        ):
+        with pytest.raises(ConfigError, match=r"for training, .*: \d steps? of .*--budget \d+m, or a"):
             prepared(image_folder, changes=changes, budget_s=budget_s)
 
 
@@ -209,7 +207,7 @@ def test_augmentation_follows_the_epochs_that_are_trained(
             assert choice.reason == "you set it"
             continue
         assert choice.value == value
-        assert choice.reason.startswith(f"{expected:.1f} epochs; ")
+        assert choice.reason.startswith(f"{expected:.1f} epochs planned at first; ")
         assert getattr(chosen.parts.objective.augment, name) == float(value)
     assert chosen.parts.objective.augment == chosen.experiment.augment
     assert choices["optim.learning_rate"].reason == "for batches of 5"
@@ -246,8 +244,15 @@ def test_settings_for_another_number_of_classes_are_refused(image_folder: Path) 
 
 
 def test_wrong_settings_are_found_before_the_data_is_opened() -> None:
-    for changes in ({"optim.learning_rat": 1}, {"train.seed": "x"}, {"model.name": "vit_nanoo"}):
-        with pytest.raises(ConfigError):
+    for changes, message in (
+        ({"optim.learning_rat": 1}, "Did you mean 'learning_rate'"),
+        ({"train.seed": "x"}, "train.seed must be a whole number"),
+        ({"model.name": "vit_nanoo"}, "Did you mean 'vit_nano'"),
+        ({"model.image_size": "a"}, "^model.image_size.0 must be a whole number, not 'a'"),
+        ({"model.name": "vit_nano", "model.depth": "deep"}, "^model.depth must be a whole number"),
+        ({"model.name": "detr_r50"}, "detr_r50 does not learn from images with classes"),
+    ):
+        with pytest.raises(ConfigError, match=message):
             prepared(Path("missing"), changes=changes)
 
 

@@ -10,8 +10,8 @@ from textwrap import wrap
 
 from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
+from vitrail.cli import show
 from vitrail.cli.app import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USER_ERROR, app
-from vitrail.cli.show import is_first_process
 from vitrail.core.errors import VitrailError
 
 __all__ = ["app", "main"]
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CycloptsError as error:
         return _fail(_explain(error))
     except KeyboardInterrupt as interrupt:
-        if is_first_process():
+        if show.is_first_process():
             print(f"vitrail: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:

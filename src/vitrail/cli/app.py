@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter, validators
 
@@ -41,22 +41,26 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def parse_languages(text: str | None) -> dict[str, list[str]]:
-    """Convert ``--languages en,de`` to a setting.
+def data_settings(
+    languages: str | None = None, image_column: str | None = None, label_column: str | None = None
+) -> dict[str, Any]:
+    """Return the settings of data that have options; ``--languages en,de`` becomes two languages.
 
     Raises:
         ConfigError: there are not two languages.
     """
-    if text is None:
-        return {}
-    names = split_names(text if "," in text else text.replace("-", ","))
+    given = {"data.image_column": image_column, "data.label_column": label_column}
+    settings: dict[str, Any] = {path: name for path, name in given.items() if name is not None}
+    if languages is None:
+        return settings
+    names = split_names(languages if "," in languages else languages.replace("-", ","))
     if len(names) != 2:
         raise ConfigError(
-            f"--languages was given {text!r}",
+            f"--languages was given {languages!r}",
             expected="two codes with a comma between them, the source first",
             remedy="Write them as in --languages en,de",
         )
-    return {"data.languages": names}
+    return settings | {"data.languages": names}
 
 
 def parse_numbers(option: str, text: str) -> list[int]:

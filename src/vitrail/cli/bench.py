@@ -11,8 +11,8 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
+from vitrail.cli import show
 from vitrail.cli.app import EXIT_SOME_FAILED, Count, app
-from vitrail.cli.show import MAX_WIDTH, show_lines, show_stage, show_wrapped, to_json
 from vitrail.core.durable import atomic_write
 
 if TYPE_CHECKING:
@@ -64,26 +64,26 @@ def bench(
         data=data,
         threads=threads,
         rounds=rounds,
-        on_stage=show_stage,
+        on_stage=show.stage,
     )
     show_bench(report)
     if json is not None:
-        atomic_write(json, to_json(report.model_dump(mode="json")) + "\n")
-        show_lines([str(json)])
+        atomic_write(json, show.to_json(report.model_dump(mode="json")) + "\n")
+        show.lines([str(json)])
     return 0 if any(result.ran for result in report.results) else EXIT_SOME_FAILED
 
 
 def show_bench(report: BenchReport) -> None:
     """Print the results of each batch size, the best engine marked, and their conditions."""
-    console = Console(width=MAX_WIDTH) if not sys.stdout.isatty() else Console()
+    console = Console(width=show.MAX_WIDTH) if not sys.stdout.isatty() else Console()
     height, width = report.size
-    show_wrapped(
+    show.wrapped(
         f"{report.name}, {height}x{width}, {report.gmacs:.2f} GMACs an image; {report.machine}, "
         f"{report.threads} threads, {report.rounds} rounds"
     )
     rows, inner, columns = report.product
     ceilings = ", ".join(f"{name} {rate:,.0f}" for name, rate in report.ceilings.items())
-    show_wrapped(f"peak, a product of {rows}x{inner} with {inner}x{columns}, in GFLOP/s: {ceilings}")
+    show.wrapped(f"peak, a product of {rows}x{inner} with {inner}x{columns}, in GFLOP/s: {ceilings}")
     for batch in dict.fromkeys(result.batch for result in report.results):
         best = report.best(batch)
         console.print()
@@ -94,11 +94,11 @@ def show_bench(report: BenchReport) -> None:
                 _show_result(console, result, is_best=result == best)
     console.print()
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    show_wrapped(f"outputs compared on {report.images}; {versions}")
+    show.wrapped(f"outputs compared on {report.images}; {versions}")
     if report.unstored is not None:
-        show_wrapped(f"the choice is not stored: {report.unstored}")
+        show.wrapped(f"the choice is not stored: {report.unstored}")
     if report.folder is not None:
-        show_wrapped(f'* the fastest whose outputs agree, used by engine="auto"; stored in {report.folder}')
+        show.wrapped(f'* the fastest whose outputs agree, used by engine="auto"; stored in {report.folder}')
 
 
 def _show_result(console: Console, result: BenchResult, *, is_best: bool) -> None:
@@ -111,6 +111,6 @@ def _show_result(console: Console, result: BenchResult, *, is_best: bool) -> Non
         label = " " * len(label)
     if result.reason is not None:
         said = result.reason if not result.ran else f"outputs differ: {result.reason}"
-        lines = wrap(said, MAX_WIDTH - LABELS, break_on_hyphens=False)
+        lines = wrap(said, show.MAX_WIDTH - LABELS, break_on_hyphens=False)
         for place, line in enumerate(lines):
             console.print(Text((label if place == 0 else " " * LABELS) + line, style="yellow"))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from vitrail.cli.app import EXIT_SOME_FAILED, Flag, Settings, app, parse_languages, parse_numbers, split_names
-from vitrail.cli.show import MAX_WIDTH, show_json, show_lines, show_live, show_table
+from vitrail.cli import show
+from vitrail.cli.app import EXIT_SOME_FAILED, Flag, Settings, app, data_settings, parse_numbers, split_names
 from vitrail.core.duration import format_duration, parse_duration
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def compare(
     from vitrail.core.config import parse_assignments
 
     budget_s = None if budget is None else parse_duration(budget)
-    changes = parse_assignments(set_) | parse_languages(languages)
+    changes = parse_assignments(set_) | data_settings(languages)
     listed = None if seeds is None else parse_numbers("--seeds", seeds)
     num_seeds = listed[0] if listed and "," not in str(seeds) else listed  # a single number is how many
 
@@ -78,7 +78,7 @@ def compare(
             on_event=listen,
         )
     if json:
-        show_json({"folder": str(compared.folder), **compared.comparison.model_dump(mode="json")})
+        show.json({"folder": str(compared.folder), **compared.comparison.model_dump(mode="json")})
     else:
         show_comparison(compared)
     return EXIT_SOME_FAILED if any(run.error for run in compared.comparison.runs) else 0
@@ -92,7 +92,7 @@ def show_comparing() -> Iterator[OnComparisonEvent]:
     from vitrail.studies.comparing import RunBegan, RunEnded
 
     columns = MofNCompleteColumn(), BarColumn(16), TextColumn("{task.fields[left]}")
-    with show_live(Console(), *columns) as live:
+    with show.live(Console(), *columns) as live:
         heading = numbered = ""
 
         def listen(event: ComparisonEvent) -> None:
@@ -122,9 +122,9 @@ def show_comparison(compared: Compared) -> None:
     comparison, console = compared.comparison, Console()
     header, rows = comparison_table(comparison)
     # The longest names leave no more room in 80 columns than for a padding of one.
-    show_table(*fit_columns(header, rows, min(console.width, MAX_WIDTH)), padding=1)
+    show.table(*fit_columns(header, rows, min(console.width, show.MAX_WIDTH)), padding=1)
     if 0 < len(comparison.pairs) <= MOST_PAIRS:
-        show_lines([""])
+        show.lines([""])
         header = ["higher", "lower", comparison.words.label, "95 %", "p", "Holm", "significant"]
         pairs = [
             [
@@ -135,14 +135,14 @@ def show_comparison(compared: Compared) -> None:
             ]
             for test in comparison.pairs
         ]
-        show_table(header, pairs, texts=(0, 1, 6), padding=1)
-    show_lines([""])
+        show.table(header, pairs, texts=(0, 1, 6), padding=1)
+    show.lines([""])
     for sentence in comparison.statements:
-        show_lines(wrap(sentence, min(console.width, MAX_WIDTH), subsequent_indent="  "))
+        show.lines(wrap(sentence, min(console.width, show.MAX_WIDTH), subsequent_indent="  "))
     for run in comparison.runs:
         if run.error:
             sys.stderr.write(f"vitrail: failed: {run.name}, seed {run.seed}: {run.error}\n")
-    show_lines([f"report {compared.page}"])
+    show.lines([f"report {compared.page}"])
 
 
 def fit_columns(

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from vitrail.cli import show
 from vitrail.cli.app import Flag, Output, Settings, Texts, app
-from vitrail.cli.show import show_json, show_lines, show_matrices, show_stage, show_table
 from vitrail.core.errors import ConfigError
 
 
@@ -40,7 +40,7 @@ def draw(
     from vitrail.lab.figures import FIGURES
 
     if name is None:
-        show_table(
+        show.table(
             ("figure", "shows", "source"),
             ((each.name, each.shows, each.source) for each in FIGURES.values()),
             texts=(0, 1, 2),
@@ -63,10 +63,10 @@ def draw(
     path = output or Path(f"{name}.png")
     settings = given | parse_assignments(set_)
     if wait := FIGURES[name].with_changes(settings).wait():
-        show_stage(wait)
+        show.stage(wait)
     drawn = draw_figure(name, path, **settings)
     if json:
-        show_json(
+        show.json(
             {
                 "figure": name,
                 "file": str(path),
@@ -76,6 +76,6 @@ def draw(
         )
         return 0
     if FIGURES[name].prints:
-        show_matrices(drawn.matrices)
-    show_lines([str(path)])
+        show.matrices(drawn.matrices)
+    show.lines([str(path)])
     return 0

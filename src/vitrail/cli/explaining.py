@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from vitrail.cli import show
 from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Output, Share, Texts, app, parse_numbers
-from vitrail.cli.show import (
-    on_two_lines,
-    show_errors,
-    show_json,
-    show_lines,
-    show_matrices,
-    show_parts_done,
-    show_stage,
-    show_table,
-    show_wrapped,
-)
 from vitrail.core.errors import ConfigError, refuse
 
 if TYPE_CHECKING:
@@ -128,9 +118,9 @@ def explain(
         return _explain_steps(task, loaded, inputs, options, part=part, tokens=tokens, as_json=json)
     done = task.explain(loaded, inputs, options)
     for each in done.explained:
-        show_stage(f"{Path(each.name).name}: {each.said(options.method, **options.pick)}")
-    show_lines(str(path) for path in done.files)
-    show_errors(done.errors)
+        show.stage(f"{Path(each.name).name}: {each.said(options.method, **options.pick)}")
+    show.lines(str(path) for path in done.files)
+    show.errors(done.errors)
     for each in done.explained:
         if words := getattr(each.answer, "unknown_words", ()):
             subject = "1 word is" if len(words) == 1 else f"{len(words)} words are"
@@ -161,11 +151,11 @@ def _explain_steps(
     found = explain_steps(task, loaded, inputs[0], options, part=part, tokens=indices)
     if as_json:
         matrices = [each.as_tree() for each in found.matrices]
-        show_json({"title": found.title, "file": str(options.output), "matrices": matrices})
+        show.json({"title": found.title, "file": str(options.output), "matrices": matrices})
         return 0
-    show_lines([found.title, ""])
-    show_matrices(found.matrices)
-    show_lines([str(options.output)])
+    show.lines([found.title, ""])
+    show.matrices(found.matrices)
+    show.lines([str(options.output)])
     return 0
 
 
@@ -184,7 +174,7 @@ def _explain_learned(
     path = output or Path("learned.html")
     check_learned_path(path)
     count = NUM_SAMPLES if images is None else images
-    with show_parts_done() as listen:
+    with show.parts_done() as listen:
         found = inspect_learned(
             run,
             data=data,
@@ -196,9 +186,9 @@ def _explain_learned(
     if found.heads is not None:
         header, rows = layer_table(found.heads)
         # As many as fit; nats are on the page.
-        show_table(header[:4], [[*map(on_two_lines, row[:4])] for row in rows], texts=[0])
-        show_wrapped(measured_on(found.heads))
+        show.table(header[:4], [[*map(show.on_two_lines, row[:4])] for row in rows], texts=[0])
+        show.wrapped(measured_on(found.heads))
     for names, reason in reasons(found):
-        show_wrapped(f"not drawn: {names}: {reason}")
-    show_lines(str(file) for file in written)
+        show.wrapped(f"not drawn: {names}: {reason}")
+    show.lines(str(file) for file in written)
     return 0

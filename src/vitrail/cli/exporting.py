@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, validators
 
+from vitrail.cli import show
 from vitrail.cli.app import Output, app
-from vitrail.cli.show import MAX_WIDTH, show_facts, show_lines, show_stage
 from vitrail.core.errors import refuse
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def export(
         tolerance=tolerance,
         box_tolerance=box_tolerance,
         allow_accuracy_loss=DEFAULT_LOSS_POINTS if allow_accuracy_loss is None else allow_accuracy_loss,
-        on_stage=show_stage,
+        on_stage=show.stage,
     )
     show_package(package)
     return 0
@@ -84,14 +84,14 @@ def _export_translator(run: str, folder: Path | None, quantization: str | None) 
     from vitrail.tasks.translation.ctranslate2_export import export_ctranslate2
 
     folder = default_output(run, "ctranslate2", quantization or "float32") if folder is None else folder
-    show_lines(export_ctranslate2(load_any(run), folder, quantization=quantization).to_lines())
+    show.lines(export_ctranslate2(load_any(run), folder, quantization=quantization).to_lines())
     return 0
 
 
 def show_package(package: Package) -> None:
     """Print where a package is, its inputs, and how it compares with the model in torch."""
-    show_lines([str(package.folder)])
-    show_facts(_rows(package), None if sys.stdout.isatty() else MAX_WIDTH)
+    show.lines([str(package.folder)])
+    show.facts(_rows(package), None if sys.stdout.isatty() else show.MAX_WIDTH)
 
 
 def _rows(package: Package) -> Iterator[tuple[str, str]]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
+from vitrail.cli import show
 from vitrail.cli.app import Page, Settings, app, split_names
-from vitrail.cli.show import show_facts, show_lines, show_live, show_table
 from vitrail.core.duration import format_duration
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def lab(
         from vitrail.lab import CLAIMS
 
         rows = ((name, claim.statement, claim.source) for name, claim in CLAIMS.items())
-        show_table(("claim", "statement", "source"), rows, texts=(0, 1, 2))
+        show.table(("claim", "statement", "source"), rows, texts=(0, 1, 2))
         return 0
     from vitrail.lab.harness import run_claims
 
@@ -52,7 +52,7 @@ def lab(
         done = run_claims(
             names, changes=changes, output=output, seed=seed, pictures=split_names(pictures), on_event=listen
         )
-    show_lines([f"page {done.page}"])
+    show.lines([f"page {done.page}"])
     return 0
 
 
@@ -62,7 +62,7 @@ def _show_measuring() -> Iterator[OnLabEvent]:
 
     from vitrail.lab.harness import ClaimBegan, ClaimEnded
 
-    with show_live(Console(), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as live:
+    with show.live(Console(), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as live:
         heading = ""
 
         def listen(event: LabEvent) -> None:
@@ -83,7 +83,7 @@ def _show_measuring() -> Iterator[OnLabEvent]:
 
 def _show_ended(event: ClaimEnded) -> None:
     result = event.result
-    show_facts(
+    show.facts(
         (
             ("claim", result.statement),
             ("source", result.source),

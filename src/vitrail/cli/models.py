@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from vitrail.cli import show
 from vitrail.cli.app import Flag, Settings, app
-from vitrail.cli.show import MAX_WIDTH, show_facts, show_json, show_lines, show_table
 from vitrail.core.errors import ConfigError, refuse
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ def models(
     from vitrail.models.describe import describe, list_cards, parse_size
 
     if name is None:
-        show_json(list(list_cards())) if json else show_models()
+        show.json(list(list_cards())) if json else show_models()
     elif settings:
         show_settings(name, _read_changes(set_))
     else:
         pixels = None if size is None else parse_size(size)
         card = describe(name, size=pixels, changes=_read_changes(set_))
         known = {field: value for field, value in card.model_dump(mode="json").items() if value is not None}
-        show_json(known) if json else show_card(card, set_)
+        show.json(known) if json else show_card(card, set_)
     return 0
 
 
@@ -75,7 +75,7 @@ def convert(source: str, output: Path, /, *, model: str | None = None) -> int:
     """
     from vitrail.models.weights.published import convert_to_folder
 
-    show_lines(convert_to_folder(source, output, model=model))
+    show.lines(convert_to_folder(source, output, model=model))
     return 0
 
 
@@ -88,9 +88,9 @@ def show_models() -> None:
     for name, parameters in count_models():
         config = MODELS[name]
         if config.family != family:
-            show_lines(wrap(f"{config.family}: {config.paper}", MAX_WIDTH))
+            show.lines(wrap(f"{config.family}: {config.paper}", show.MAX_WIDTH))
             family = config.family
-        show_lines([f"  {name:<28}{parameters:>12,} parameters  {_native_size(config):>9}"])
+        show.lines([f"  {name:<28}{parameters:>12,} parameters  {_native_size(config):>9}"])
         sys.stdout.flush()
 
 
@@ -127,7 +127,7 @@ def show_settings(name: str, changes: Mapping[str, Any]) -> None:
         )
         for field, info in type(config).model_fields.items()
     ]
-    show_table(("setting", "value", "meaning"), rows, texts=(0, 1, 2))
+    show.table(("setting", "value", "meaning"), rows, texts=(0, 1, 2))
 
 
 def show_card(card: Card, changes: Sequence[str] = ()) -> None:
@@ -145,14 +145,14 @@ def show_card(card: Card, changes: Sequence[str] = ()) -> None:
     )
     console.print()
     header = ("part", "parameters", "M MACs", "M activations", "positions", "width")
-    show_table(header, map(_part_row, card.parts))
+    show.table(header, map(_part_row, card.parts))
     if card.attention:
         console.print()
         header = ("attention", "heads", "windows", "queries x keys", "elements", "global")
-        show_table(header, _attention_rows(card))
+        show.table(header, _attention_rows(card))
         console.print(Text("elements of one head; global: of all tokens of the grid with one another"))
     console.print()
-    show_facts(_card_notes(card))
+    show.facts(_card_notes(card))
 
 
 def _part_row(part: PartCard) -> list[str]:

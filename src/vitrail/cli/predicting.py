@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from vitrail.cli import show
 from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Output, Share, Texts, app, read_names
-from vitrail.cli.show import show_errors, show_json, show_line_fault, show_lines, show_table
 from vitrail.core.errors import ConfigError, refuse
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def translate(
         file,
         standard_input=sys.stdin.buffer,
         standard_output=sys.stdout.buffer,
-        tell=show_line_fault,
+        tell=show.line_fault,
         output=output,
         layout="json" if json else "scores" if scores else "text",
         search=Search(
@@ -260,13 +260,13 @@ def deliver(results: FileResults, output: Path | None, *, as_json: bool) -> int:
 
     if output is not None and results.table:
         write_answers(output, results)
-        show_errors(results.errors)
-        show_lines([str(output)])
+        show.errors(results.errors)
+        show.lines([str(output)])
     elif as_json and output is None:
-        show_json(results.tree)
+        show.json(results.tree)
     else:
         if results.rows:
-            show_table(results.columns, results.rows, texts=(0, 1))
-        show_errors(results.errors)
-        show_lines(results.notes)
+            show.table(results.columns, results.rows, texts=(0, 1))
+        show.errors(results.errors)
+        show.lines(results.notes)
     return EXIT_SOME_FAILED if results.errors else 0

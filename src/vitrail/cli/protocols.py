@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
+from vitrail.cli import show
 from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Page, app, parse_numbers, split_names
-from vitrail.cli.show import (
-    MAX_WIDTH,
-    on_two_lines,
-    show_facts,
-    show_json,
-    show_lines,
-    show_parts_done,
-    show_published,
-    show_scores,
-    show_signature,
-    show_table,
-    show_wrapped,
-)
 from vitrail.core.duration import parse_duration
 from vitrail.core.errors import ConfigError, check_name, refuse
 
@@ -66,12 +54,12 @@ def calibrate(
     found = measure(run, data, split=split, fit_on=fit_on)
     write_calibration(output, found, title=f"Calibration of {Path(run).name}")
     if json:
-        show_json(found.model_dump(mode="json"))
+        show.json(found.model_dump(mode="json"))
     else:
         header = (*HEADER[:2], f"{HEADER[2]} {found.temperature:.3f}")
-        show_table(header, score_rows(found.before, found.after), width=MAX_WIDTH)
-        show_signature(found.signature)
-        show_lines([str(output)])
+        show.table(header, score_rows(found.before, found.after), width=show.MAX_WIDTH)
+        show.signature(found.signature)
+        show.lines([str(output)])
     return 0
 
 
@@ -117,9 +105,9 @@ def probe(
         output=output,
     )
     if is_vtab(data):
-        with show_parts_done() as listen:
+        with show.parts_done() as listen:
             scores = score_vtab(run, data, protocol=protocol, on_progress=listen, **given)
-        show_json(scores.model_dump(mode="json")) if json else _show_vtab(scores)
+        show.json(scores.model_dump(mode="json")) if json else _show_vtab(scores)
         return EXIT_SOME_FAILED if any(task.error for task in scores.tasks) else 0
     if protocol == "fine-tune":
         raise ConfigError(
@@ -127,13 +115,13 @@ def probe(
             expected="vtab-1k, whose tasks are fine-tuned one after the other",
             remedy=f"Run: vitrail train {data} --weights {run}",
         )
-    with show_parts_done() as listen:
+    with show.parts_done() as listen:
         report = measure(run, data, protocol=protocol, on_progress=listen, **given)
     if json:
-        show_json(report.model_dump(mode="json"))
+        show.json(report.model_dump(mode="json"))
     else:
-        show_scores(report.scores)
-        show_signature(report.signature)
+        show.scores(report.scores)
+        show.signature(report.signature)
     return 0
 
 
@@ -170,7 +158,7 @@ def robustness(
     from vitrail.studies.robustness import measure_robustness, robustness_table, write_robustness
 
     check_picture_path(output)
-    with show_parts_done() as listen:
+    with show.parts_done() as listen:
         found, examples = measure_robustness(
             run,
             data,
@@ -184,12 +172,12 @@ def robustness(
         )
     write_robustness(output, found, examples, title=f"Robustness of {Path(run).name}")
     if json:
-        show_json(found.model_dump(mode="json"))
+        show.json(found.model_dump(mode="json"))
     else:
-        show_lines([f"errors on clean images: {100 * found.clean:.1f} %; on corrupted ones, by severity:"])
-        show_table(*robustness_table(found), width=MAX_WIDTH)
-        show_signature(found.signature)
-        show_lines([str(output)])
+        show.lines([f"errors on clean images: {100 * found.clean:.1f} %; on corrupted ones, by severity:"])
+        show.table(*robustness_table(found), width=show.MAX_WIDTH)
+        show.signature(found.signature)
+        show.lines([str(output)])
     return 0
 
 
@@ -211,9 +199,9 @@ def benchmarks(name: str | None = None, /) -> int:
         (each.name, each.title, f"{each.num_classes:,}", "-" if find_folder(each) is None else "yes")
         for each in BENCHMARKS.values()
     ]
-    show_table(("name", "data set", "classes", "here"), rows, texts=(0, 1, 3), width=MAX_WIDTH)
-    show_lines([""])
-    show_wrapped(
+    show.table(("name", "data set", "classes", "here"), rows, texts=(0, 1, 3), width=show.MAX_WIDTH)
+    show.lines([""])
+    show.wrapped(
         "vtab-1k stands for all tasks of VTAB with vitrail probe; here: below the folder VITRAIL_DATA."
     )
     return 0
@@ -268,7 +256,7 @@ def faithfulness(
 
     check_picture_path(output)
     names = None if methods is None else split_names(methods)
-    with show_parts_done() as listen:
+    with show.parts_done() as listen:
         found = measure(
             run,
             data,
@@ -282,12 +270,12 @@ def faithfulness(
         )
     write_faithfulness(output, found, title=f"Faithfulness of explanations: {run.name}")
     if json:
-        show_json(found.to_json())
+        show.json(found.to_json())
     else:
         header, rows = faithfulness_table(found)
-        show_table(header, [[row[0], *map(on_two_lines, row[1:])] for row in rows])
+        show.table(header, [[row[0], *map(show.on_two_lines, row[1:])] for row in rows])
         Console().print("deletion: lower is better; insertion: higher is better", style="dim")
-        show_lines([str(output)])
+        show.lines([str(output)])
     return 0
 
 
@@ -302,13 +290,13 @@ def _show_vtab(scores: VtabScores) -> None:
         ]
         rows.append([f"mean of {group}", _percent(mean)])
     rows.append(["mean of all 19 tasks", _percent(scores.mean)])
-    show_table(("task", "accuracy, %"), rows, width=MAX_WIDTH)
+    show.table(("task", "accuracy, %"), rows, width=show.MAX_WIDTH)
     for task in scores.tasks:
         if task.error:
-            show_wrapped(f"{task.title} failed: {task.error}")
-    show_signature(scores.signature)
+            show.wrapped(f"{task.title} failed: {task.error}")
+    show.signature(scores.signature)
     if scores.mean is not None:
-        show_published("vtab-1k", (scores.signature["model"], scores.mean))
+        show.published("vtab-1k", (scores.signature["model"], scores.mean))
 
 
 def _percent(value: float | None) -> str:
@@ -349,7 +337,7 @@ def _show_benchmark(name: str) -> None:
             f"{tuned.steps:,} steps of {tuned.batch_size} images of {tuned.side_px} px, SGD with momentum, "
             f"the best rate of {rates} ({tuned.source})"
         )
-    show_facts(entries.items(), MAX_WIDTH)
+    show.facts(entries.items(), show.MAX_WIDTH)
     options = "evaluate RUN {0}", "probe RUN {0} --protocol knn", "train {0} --weights RUN"
-    show_lines(["", *(f"vitrail {option.format(known.name)}" for option in options)])
-    show_published(known.name)
+    show.lines(["", *(f"vitrail {option.format(known.name)}" for option in options)])
+    show.published(known.name)

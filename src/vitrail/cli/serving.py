@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
+from vitrail.cli import show
 from vitrail.cli.app import Count, Flag, app
-from vitrail.cli.show import show_lines
 
 if TYPE_CHECKING:
     from vitrail.serve.running import ServeEvent
@@ -52,26 +52,13 @@ def serve(
         max_upload_mb: Size limit of a request.
         max_pixels: Size limit of an image, in pixels.
     """
+    options = locals()  # most have the names of settings
     from vitrail.serve import ServeSettings
     from vitrail.serve import serve as run_server
     from vitrail.serve.settings import find_token
 
-    settings = ServeSettings.from_tree(
-        {
-            "host": host,
-            "port": port,
-            "token": find_token(token_file),
-            "engine": engine,
-            "precision": precision,
-            "trust": trust,
-            "max_batch": max_batch,
-            "max_wait_ms": max_wait_ms,
-            "queue": queue,
-            "timeout_s": timeout,
-            "max_upload_mb": max_upload_mb,
-            "max_pixels": max_pixels,
-        }
-    )
+    same = {name: value for name, value in options.items() if name in ServeSettings.model_fields}
+    settings = ServeSettings.from_tree({**same, "token": find_token(token_file), "timeout_s": timeout})
     run_server(runs, settings, on_event=show_serving)
     return 0
 
@@ -93,5 +80,5 @@ def show_serving(event: ServeEvent) -> None:
         lines = []
     else:
         lines = ["stopping, accepted requests are answered first"]
-    show_lines(lines)
+    show.lines(lines)
     sys.stdout.flush()

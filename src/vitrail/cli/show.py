@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from json import dumps
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -27,36 +27,36 @@ IN_WORDS = {"nll": "log loss", "correct": "training accuracy"}  # of scores, for
 SELDOM_S = 15.0  # between lines of progress where there is no terminal
 
 
-def show_json(value: Any) -> None:
+def json(value: Any) -> None:
     """Print JSON."""
-    show_lines([to_json(value)])
+    lines([to_json(value)])
 
 
 def to_json(value: Any) -> str:
     """Return JSON that people read."""
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
-def show_lines(lines: Iterable[str]) -> None:
+def lines(lines: Iterable[str]) -> None:
     """Print lines without wrapping."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def show_scores(scores: Mapping[str, float]) -> None:
+def scores(scores: Mapping[str, float]) -> None:
     """Print a line for each score."""
     named = {IN_WORDS.get(name, name): score for name, score in scores.items()}
     width = max(map(len, named), default=0)
-    show_lines(f"{name:<{width}}  {score:.4f}" for name, score in named.items())
+    lines(f"{name:<{width}}  {score:.4f}" for name, score in named.items())
 
 
-def show_signature(signature: Mapping[str, str]) -> None:
+def signature(signature: Mapping[str, str]) -> None:
     """Print a signature."""
     from vitrail.train.evaluate import join_signature
 
-    show_wrapped(join_signature(signature))
+    wrapped(join_signature(signature))
 
 
-def show_published(source: str, own: tuple[str, float] | None = None) -> None:
+def published(source: str, own: tuple[str, float] | None = None) -> None:
     """Print what papers report of a benchmark, with one's own score among it; nothing for other data."""
     from vitrail.tasks.classification.published_scores import published_rows
 
@@ -67,19 +67,19 @@ def show_published(source: str, own: tuple[str, float] | None = None) -> None:
     if own is not None:
         rows.append((100 * own[1], own[0], "this model"))
     cells = [(model, data, f"{value:.2f}") for value, model, data in sorted(rows, reverse=True)]
-    show_lines([""])
-    show_table(("published", "pre-trained on", "score, %"), cells, texts=(0, 1), width=MAX_WIDTH)
-    show_wrapped("; ".join(dict.fromkeys(row.source for row in quoted)))
+    lines([""])
+    table(("published", "pre-trained on", "score, %"), cells, texts=(0, 1), width=MAX_WIDTH)
+    wrapped("; ".join(dict.fromkeys(row.source for row in quoted)))
 
 
-def show_errors(errors: Iterable[tuple[str, str]]) -> None:
+def errors(errors: Iterable[tuple[str, str]]) -> None:
     """Print errors about files to stderr."""
     for name, error in errors:
         message = error if name in error else f"{name}: {error}"
         sys.stderr.write(f"vitrail: skipped: {message}\n")
 
 
-def show_line_fault(number: int, severity: str, message: str) -> None:
+def line_fault(number: int, severity: str, message: str) -> None:
     """Print to stderr what is wrong with, or doubtful about, a line of a text."""
     sys.stderr.write(f"vitrail: line {number}: {severity}: {message}\n")
 
@@ -89,21 +89,19 @@ def is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def show_wrapped(text: str, indent: str = "") -> None:
+def wrapped(text: str, indent: str = "") -> None:
     """Print text in lines of 80 columns; ``indent`` begins all but the first."""
-    show_lines(
-        wrap(text, MAX_WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-    )
+    lines(wrap(text, MAX_WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False))
 
 
-def show_stage(stage: str) -> None:
+def stage(stage: str) -> None:
     """Print the current stage to stderr."""
     lines = wrap(f"vitrail: {stage}", MAX_WIDTH, subsequent_indent="  ", break_long_words=False)
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     sys.stderr.flush()
 
 
-def show_table(
+def table(
     header: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
@@ -129,22 +127,22 @@ def show_table(
     Console(width=width).print(table)
 
 
-def show_facts(facts: Iterable[tuple[str, str]], width: int | None = None) -> None:
+def facts(facts: Iterable[tuple[str, str]], width: int | None = None) -> None:
     """Print labels with their texts."""
-    show_table(("", ""), facts, texts=(0, 1), width=width)
+    table(("", ""), facts, texts=(0, 1), width=width)
 
 
-def show_matrices(matrices: Iterable[Matrix]) -> None:
+def matrices(matrices: Iterable[Matrix]) -> None:
     """Print matrices one below the other, each with its first columns."""
     for matrix in matrices:
         names, texts = matrix.column_names[:MOST_COLUMNS], matrix.texts(3)
         rows = zip(matrix.row_names, texts, strict=True)
-        show_table(
+        table(
             [matrix.name, *(name[:LONGEST_COLUMN] for name in names)],
             [[name, *row[: len(names)]] for name, row in rows],
         )
         left = matrix.values.shape[1] - len(names)
-        show_lines([f"and {left} more columns", ""] if left else [""])
+        lines([f"and {left} more columns", ""] if left else [""])
 
 
 def on_two_lines(cell: str) -> str:
@@ -189,7 +187,7 @@ class Live:
 
 
 @contextmanager
-def show_live(console: Console, *columns: ProgressColumn, transient: bool = False) -> Iterator[Live]:
+def live(console: Console, *columns: ProgressColumn, transient: bool = False) -> Iterator[Live]:
     """Show progress on a console.
 
     Args:
@@ -207,19 +205,19 @@ def show_live(console: Console, *columns: ProgressColumn, transient: bool = Fals
 
 
 @contextmanager
-def show_parts_done() -> Iterator[Callable[[str, int, int], None]]:
+def parts_done() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a listener for the number of samples done in each part; only on a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
     columns = BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn()
-    with show_live(Console(stderr=True), *columns, transient=True) as live:
+    with live(Console(stderr=True), *columns, transient=True) as bar:
         shown = ""
 
         def listen(part: str, done: int, total: int) -> None:
             nonlocal shown
             if part != shown:
-                live.begin(part)
+                bar.begin(part)
                 shown = part
-            live.update(part, completed=done, total=total or None)
+            bar.update(part, completed=done, total=total or None)
 
         yield listen

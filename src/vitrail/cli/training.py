@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from vitrail.cli.app import EXIT_USER_ERROR, Flag, Output, Settings, Texts, app, parse_languages, read_names
-from vitrail.cli.show import (
-    IN_WORDS,
-    MAX_WIDTH,
-    is_first_process,
-    show_json,
-    show_lines,
-    show_live,
-    show_parts_done,
-    show_published,
-    show_scores,
-    show_signature,
-    show_table,
-    show_wrapped,
-)
+from vitrail.cli import show
+from vitrail.cli.app import EXIT_USER_ERROR, Flag, Output, Settings, Texts, app, data_settings, read_names
 from vitrail.core.duration import format_duration, parse_duration
 from vitrail.core.errors import ConfigError
 
@@ -76,7 +63,7 @@ def train(
     """
     from vitrail.core.config import parse_assignments
 
-    changes = parse_assignments(set_) | parse_languages(languages) | _named(image_column, label_column)
+    changes = parse_assignments(set_) | data_settings(languages, image_column, label_column)
     budget_s = None if budget is None else parse_duration(budget)
     from vitrail.tasks.training import TrainedRun
     from vitrail.tasks.training import train as run_train
@@ -148,7 +135,7 @@ def evaluate(
 
         report = measure_alignments(run, data, alignments=alignments, tags=tags, split=split or "test")
         if json:
-            show_json(report.model_dump(mode="json"))
+            show.json(report.model_dump(mode="json"))
         else:
             show_alignments(report)
             show_report(report, data, run.name)
@@ -162,15 +149,10 @@ def evaluate(
 
     if json:
         published = [row._asdict() for row in published_rows(data)]
-        show_json(report.model_dump(mode="json") | ({"published": published} if published else {}))
+        show.json(report.model_dump(mode="json") | ({"published": published} if published else {}))
     else:
         show_report(report, data, run.name)
     return 0
-
-
-def _named(image_column: str | None, label_column: str | None) -> dict[str, str]:
-    given = {"data.image_column": image_column, "data.label_column": label_column}
-    return {setting: name for setting, name in given.items() if name is not None}
 
 
 @app.command(help_epilogue="Example: vitrail check photos/")
@@ -207,15 +189,15 @@ def check(
             expected="images with boxes: COCO, Pascal VOC or YOLO",
             remedy="Leave out --fix; --output writes a page of all findings of any data",
         )
-    settings = read_asked(task, parse_languages(languages) | _named(image_column, label_column)).data
+    settings = read_asked(task, data_settings(languages, image_column, label_column)).data
     dataset = task.open(settings.model_copy(update={"source": data}))
-    with show_parts_done() as listen:
+    with show.parts_done() as listen:
         verdict = task.check(dataset, lambda done, total: listen("images checked", done, total))
     tree, is_usable = verdict.to_json(), verdict.usable
 
     def tell(lines: list[str]) -> None:
         if not json:
-            show_lines(lines)
+            show.lines(lines)
 
     tell(verdict.summary())
     if output is not None:
@@ -230,7 +212,7 @@ def check(
         tree |= {"fixed": fixed.to_json(), "copy": left.to_json()}
         is_usable = left.usable
     if json:
-        show_json(tree)
+        show.json(tree)
     return 0 if is_usable else EXIT_USER_ERROR
 
 
@@ -251,15 +233,15 @@ def show_training() -> Iterator[OnPipelineEvent]:
         def listen(event: PipelineEvent) -> None:
             nonlocal progress, checked
             if isinstance(event, Checking):
-                checked = checked or check.enter_context(show_parts_done())
+                checked = checked or check.enter_context(show.parts_done())
                 checked("images checked", event.done, event.total)
             elif isinstance(event, Checked):
                 check.close()
-                width = min(console.width, MAX_WIDTH)
+                width = min(console.width, show.MAX_WIDTH)
                 console.print(Text("\n".join(event.verdict.summary(width=width))))
                 console.print("choosing, and measuring a few steps ...")
             elif isinstance(event, Prepared):
-                show_table(("setting", "value", "reason"), event.choices, texts=(0, 1, 2))
+                show.table(("setting", "value", "reason"), event.choices, texts=(0, 1, 2))
             elif isinstance(event, Began):
                 console.print(Text(f"run {event.folder}"), soft_wrap=True)
                 progress = stack.enter_context(show_progress(console))  # not while the data is checked
@@ -281,7 +263,7 @@ def show_progress(console: Console) -> Iterator[OnEvent]:
     from vitrail.train.events import Kept, Logged, Replanned, Started, Stepped, StoppedEarly, Validated
 
     columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with show_live(console, *columns) as live:
+    with show.live(console, *columns) as live:
         state = scores = ""
         plans: list[int] = []
 
@@ -302,7 +284,7 @@ def show_progress(console: Console) -> Iterator[OnEvent]:
                     live.write(f"step {event.step}/{event.steps}, {state}, {format_duration(left_s)} left")
             elif isinstance(event, Validated):
                 named = (
-                    f"{IN_WORDS.get(name, name)} {score:.4f}"
+                    f"{show.IN_WORDS.get(name, name)} {score:.4f}"
                     for name, score in event.scores.items()
                     if isinstance(score, float)
                 )
@@ -331,20 +313,20 @@ def show_progress(console: Console) -> Iterator[OnEvent]:
 
 
 def _describe(event: Logged) -> str:
-    parts = "".join(f", {IN_WORDS.get(name, name)} {value:.3f}" for name, value in event.parts.items())
+    parts = "".join(f", {show.IN_WORDS.get(name, name)} {value:.3f}" for name, value in event.parts.items())
     rate = event.samples_per_s if event.items_per_s is None else event.items_per_s
     return f"loss {event.loss:.3f}{parts}, {rate:.0f} {event.unit}/s"
 
 
 def show_trained(trained: TrainedRun) -> None:
     """Print the final scores, what is the matter, and the headline score with the path of the report."""
-    if is_first_process():
-        show_scores(trained.scores)
+    if show.is_first_process():
+        show.scores(trained.scores)
         for sentence in filter(None, (*trained.diagnosis.problems, trained.diagnosis.remedy)):
-            show_wrapped(sentence, indent="  ")
+            show.wrapped(sentence, indent="  ")
         former = trained.former_scores.get(trained.headline)
         before = "" if former is None else f" (before: {former:.3f})"
-        show_lines([f"{trained.headline} {trained.score:.3f}{before}  report {trained.report_path}"])
+        show.lines([f"{trained.headline} {trained.score:.3f}{before}  report {trained.report_path}"])
 
 
 def show_alignments(report: Report) -> None:
@@ -361,13 +343,13 @@ def show_alignments(report: Report) -> None:
                 [f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row.values()]
                 for row in rows
             ]
-            show_table(list(rows[0]), cells, texts=texts)
+            show.table(list(rows[0]), cells, texts=texts)
 
 
 def show_report(report: Report, source: str, name: str) -> None:
     """Print the scores of an evaluation and their signature, among published ones."""
-    if is_first_process():
-        show_scores(report.scores)
-        show_wrapped(report.measured_on)
-        show_signature(report.signature)
-        show_published(source, (name, next(iter(report.scores.values()))))
+    if show.is_first_process():
+        show.scores(report.scores)
+        show.wrapped(report.measured_on)
+        show.signature(report.signature)
+        show.published(source, (name, next(iter(report.scores.values()))))

@@ -7,17 +7,23 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from vitrail.core.errors import ConfigError, did_you_mean
 
 
+class RuleError(ConfigError):
+    """Fields that are right alone do not fit together."""
+
+
 class Config(BaseModel):
     """Base of every settings class: frozen, keyword-only, unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    section: ClassVar[tuple[str, ...]] = ()
+    """Where the fields stand among all settings, for messages."""
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
         """Return a copy with changed fields.
@@ -80,7 +86,7 @@ class Config(BaseModel):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            raise _explain(error, cls.__name__) from None
+            raise _explain(error, cls) from None
 
 
 def _read_size(value: Any) -> Any:
@@ -183,13 +189,14 @@ def _merge(tree: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _explain(error: ValidationError, name: str) -> ConfigError:
-    faults = []
+def _explain(error: ValidationError, config: type[Config]) -> ConfigError:
+    faults, is_rule = [], False
     for fault in error.errors(include_url=False):
-        place = ".".join(str(part) for part in fault["loc"]) or name
+        place = ".".join(map(str, [*config.section, *fault["loc"]])) or config.__name__
         cause = fault.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
-            return ConfigError(f"{place}: {cause.given}", expected=cause.expected, remedy=cause.remedy)
+            given = cause.given if cause.given.startswith(place) else f"{place}: {cause.given}"
+            return ConfigError(given, expected=cause.expected, remedy=cause.remedy)
         # A rule over several fields names them itself; its input would be all fields.
         is_whole = isinstance(fault["input"], dict | BaseModel)
         given = "" if is_whole else f", not {fault['input']!r}"
@@ -199,10 +206,11 @@ def _explain(error: ValidationError, name: str) -> ConfigError:
                 text = f"{place} {message.replace(theirs, ours).replace(' valid ', ' ')}{given}"
                 break
         else:
+            is_rule = is_whole and not fault["loc"]
             text = message.removeprefix("Value error, ")
-            text = text if is_whole and not fault["loc"] else f"{place}: {text}{given}"
+            text = text if is_rule else f"{place}: {text}{given}"
         faults.append(text)
-    return ConfigError(
+    return (RuleError if is_rule else ConfigError)(
         "; ".join(faults),
         expected="values of the documented types and ranges",
         remedy="Correct these fields; the config.json of a run holds every setting with its value",

@@ -256,7 +256,7 @@ class _Bench:
             results.append(outcomes[engine, precision].with_changes(found))
         return BenchReport(
             name=str(self.loaded.model_settings.get("name", "the model")),
-            size=image_size(self.loaded),
+            size=self.loaded.preprocessing["image_size"],
             gmacs=self.gflops / 2,
             machine=choice.describe_machine(),
             threads=asked.threads,
@@ -334,19 +334,13 @@ def ports_of(loaded: LoadedModel) -> tuple[PortSpec, ...]:
     return input_ports(config, canvas_of(loaded))
 
 
-def image_size(loaded: LoadedModel) -> tuple[int, int]:
-    """Return the image height and width of benchmarks."""
-    height, width = loaded.preprocessing["image_size"]
-    return height, width
-
-
 def make_batch(loaded: LoadedModel, batch: int) -> Inputs:
     """Return random images of a model's size as engine inputs."""
     config: Any = loaded.model.config
-    images, *sizes = config.example_inputs(batch, image_size(loaded))
+    images, *sizes = config.example_inputs(batch, tuple(loaded.preprocessing["image_size"]))
     return (torch.randn(images.shape, generator=torch.Generator().manual_seed(batch)), *sizes)
 
 
 def count_gmacs(loaded: LoadedModel) -> float:
     """Return 10^9 multiply-accumulates per image."""
-    return count_model(loaded.config, image_size(loaded)).macs / 1e9
+    return count_model(loaded.config, tuple(loaded.preprocessing["image_size"])).macs / 1e9

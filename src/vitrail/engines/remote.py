@@ -47,20 +47,12 @@ class RemoteEngine:
     Args:
         factory: ``module:function``, called with the arguments in the process.
         threads: of the engine.
-        folders: added to the module search path.
     """
 
-    def __init__(
-        self, factory: str, arguments: dict[str, Any], *, threads: int, folders: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, factory: str, arguments: dict[str, Any], *, threads: int) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._held: set[str] = set()
-        self._settings = {
-            "factory": factory,
-            "arguments": arguments,
-            "threads": threads,
-            "folders": list(folders),
-        }
+        self._settings = {"factory": factory, "arguments": arguments, "threads": threads}
         try:
             self._start()
         except EngineError:
@@ -171,11 +163,8 @@ class EngineServer:
         self.engine: Any = None
         self.held: dict[str, Inputs] = {}
 
-    def start(
-        self, factory: str, arguments: dict[str, Any], threads: int, folders: list[str]
-    ) -> dict[str, Any]:
+    def start(self, factory: str, arguments: dict[str, Any], threads: int) -> dict[str, Any]:
         torch.set_num_threads(threads)
-        sys.path[:0] = folders
         module, _, function = factory.partition(":")
         self.engine = getattr(importlib.import_module(module), function)(**arguments)
         return {}

@@ -31,6 +31,7 @@ EXAMPLE_CAPTION_LENGTH = 16  # a long caption; likewise
 class ModelConfig(Config):
     """The frozen config of one family of models; instances in ``VARIANTS`` are the named models."""
 
+    section = ("model",)
     family: ClassVar[str]
     """Name of the family, equal to its file's."""
     paper: ClassVar[str]

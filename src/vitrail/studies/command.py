@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from vitrail.train.interrupt import EXIT_CODE as EXIT_INTERRUPTED
-from vitrail.train.interrupt import Interrupts, deferred_interrupts
+from vitrail.train.interrupt import deferred_interrupts
 
 ERROR_PREFIX = "vitrail: error: "
 PROGRESS_PREFIX = "step "
@@ -43,7 +44,7 @@ def run_to_the_end(command: Sequence[str], log: Path, on_progress: Callable[[str
     environment.pop("FORCE_COLOR", None)
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     with (
-        deferred_interrupts() as interrupts,
+        deferred_interrupts() as stop_asked,
         log.open("w", encoding="utf-8") as written,
         log.open(encoding="utf-8", errors="replace") as reader,
         subprocess.Popen(
@@ -51,20 +52,20 @@ def run_to_the_end(command: Sequence[str], log: Path, on_progress: Callable[[str
         ) as process,
     ):
         try:
-            for line in _follow(process, reader, interrupts):
+            for line in _follow(process, reader, stop_asked):
                 lines.append(line)
                 if line.startswith(PROGRESS_PREFIX):
                     on_progress(line)
         finally:
             if process.poll() is None:
                 process.kill()
-    if interrupts.requested or process.returncode == EXIT_INTERRUPTED:
+    if stop_asked.is_set() or process.returncode == EXIT_INTERRUPTED:
         raise KeyboardInterrupt
     if process.returncode != 0:
         raise CommandError(_explain(process.returncode, lines))
 
 
-def _follow(process: subprocess.Popen[bytes], reader: TextIO, interrupts: Interrupts) -> Iterator[str]:
+def _follow(process: subprocess.Popen[bytes], reader: TextIO, stop_asked: threading.Event) -> Iterator[str]:
     """Yield the output lines of a process; an interruption is passed on to it once."""
     pending, ends_at = "", float("inf")
     while True:
@@ -73,7 +74,7 @@ def _follow(process: subprocess.Popen[bytes], reader: TextIO, interrupts: Interr
         yield from whole
         if has_ended or time.monotonic() > ends_at:
             return
-        if interrupts.requested and ends_at == float("inf"):
+        if stop_asked.is_set() and ends_at == float("inf"):
             process.send_signal(signal.SIGINT)
             ends_at = time.monotonic() + STOP_S
         time.sleep(POLL_S)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import nn
 
-from vitrail.core.config import Config
+from vitrail.core.config import Config, RuleError
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.dataset import Progress
 from vitrail.data.findings import Verdict, some_of
@@ -394,6 +394,24 @@ class ModelRequest:
             ConfigError: there is no such model or setting, or a value does not fit.
         """
         return configure(name, **{**defaults, **self._own})
+
+    def check(self, names: Sequence[str]) -> None:
+        """Check the requested settings before it is known which of some models is taken.
+
+        Raises:
+            ConfigError: they fit none of them, whatever the data.
+        """
+        errors: list[ConfigError] = []
+        for name in names:
+            try:
+                self.configure(name)
+            except RuleError:  # which the data may decide, as a patch size that does not divide the image
+                return
+            except ConfigError as error:
+                errors.append(error)
+            else:
+                return
+        raise errors[0]
 
     def apply(self, config: ModelConfig) -> ModelConfig:
         """Return a config with the requested settings.

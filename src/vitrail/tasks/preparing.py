@@ -14,7 +14,6 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import Verdict, number_of
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import Preparable, SampleSource, steps_of_epoch
-from vitrail.models import MODELS
 from vitrail.models.cost import count_model
 from vitrail.tasks.contract import Choice, ModelRequest, Parts, Settled, Task
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source
@@ -147,7 +146,6 @@ def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -
 
 
 def _choose(task: Task, dataset: Any, asked: Experiment, model: ModelRequest) -> tuple[Settled, list[Choice]]:
-    _check_model(task, dataset, model.name)
     if len(dataset.train) < task.fewest:
         raise DataError(
             f"{dataset.source} has {number_of(len(dataset.train), task.samples[:-1])} to train on",
@@ -157,18 +155,6 @@ def _choose(task: Task, dataset: Any, asked: Experiment, model: ModelRequest) ->
     experiment, choices = task.choose(dataset, asked, model)
     chosen = experiment.model_copy(update={"model": model.apply(experiment.model)})
     return task.settle(chosen.with_given(asked), dataset), choices
-
-
-def _check_model(task: Task, dataset: Any, name: str | None) -> None:
-    config = None if name is None else MODELS.get(name)
-    if config is None or isinstance(config, task.models):
-        return
-    others = [other for other, each in MODELS.items() if isinstance(each, task.models)]
-    raise ConfigError(
-        f"{name} does not learn from {dataset.source}, which holds {task.contents}",
-        expected=f"a model for them, such as {', '.join(others[:3])}",
-        remedy="Leave --model out, and one is chosen; vitrail models lists all",
-    )
 
 
 DEFAULT_BUDGET_S = 600.0

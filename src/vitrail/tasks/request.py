@@ -15,7 +15,7 @@ from vitrail.core.config import Config, Place, name_setting
 from vitrail.core.errors import ConfigError, did_you_mean, refuse
 from vitrail.core.registry import Registry
 from vitrail.models import MODELS
-from vitrail.tasks.contract import Choice, Task
+from vitrail.tasks.contract import Choice, ModelRequest, Task
 from vitrail.train.settings import TrainSettings
 
 Recipe = Callable[[], dict[str, Any]]
@@ -124,12 +124,19 @@ def read_asked(task: Task, settings: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: a name is unknown or a value does not fit.
     """
-    if "model.name" in settings:
-        MODELS[settings["model.name"]]
+    fitting = [name for name, config in MODELS.items() if isinstance(config, task.models)]
+    asked = ModelRequest(settings)
+    if asked.name is not None and not isinstance(MODELS[asked.name], task.models):
+        raise ConfigError(
+            f"{asked.name} does not learn from {task.contents}",
+            expected=f"a model for them, such as {', '.join(fitting[:3])}",
+            remedy="Leave --model out, and one is chosen; vitrail models lists all",
+        )
+    asked.check(fitting if asked.name is None else [asked.name])
     others = {path: value for path, value in settings.items() if not path.startswith("model.")}
     blank = task.experiment(
         data=task.data_settings(""),
-        model=next(config for config in MODELS.values() if isinstance(config, task.models)),
+        model=MODELS[fitting[0]],
         train=TrainSettings(steps=1, batch_size=1),  # type: ignore[call-arg]
     )
     return blank.only_given(others)

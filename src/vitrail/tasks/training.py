@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import time
 from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ from vitrail.train.settings import TrainSettings
 
 REPORT_PAGE, REPORT_FILE = "report.html", "report.json"
 UNKNOWN = Diagnosis("")
+LOW_RATE = 0.1  # of the peak, at which further steps change little
 FILES_FOLDER = "files"  # of a run directory: preprocessing files such as vocabularies
 
 
@@ -200,7 +202,7 @@ def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> Tr
 
 def _plan_more(run: Run, parts: Parts, verdict: Verdict, budget: Budget, processes: Processes) -> Prepared:
     """Plan as many further steps for a run as the budget allows, and record them with their reason."""
-    steps, _, deadline = fit_steps(run.experiment, parts, budget, processes)
+    steps, step_s, deadline = fit_steps(run.experiment, parts, budget, processes)
     step = processes.from_first(lambda: newest_step(run.checkpoints))
     plan = Plan(run, processes, deadline)
     plan.extend(step, steps)
@@ -209,6 +211,9 @@ def _plan_more(run: Run, parts: Parts, verdict: Verdict, budget: Budget, process
     reason = f"{steps} more steps fit into {budget}; the learning rate goes on at {rate:.0%} of its peak"
     if plan.restarts(step):
         reason += f", as after {step} of {step + steps} steps of one training"
+    if rate < LOW_RATE:
+        minutes = math.ceil((budget.seconds + (step - steps) * step_s) / 60)
+        reason += f": too low to learn much; --budget {minutes}m is enough for twice as many steps in all"
     choice = Choice("train.steps", f"{step} + {steps}", reason)
     if processes.is_first:
         path = run.path / "choices.json"

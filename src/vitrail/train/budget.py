@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import psutil
 import torch
 from torch import nn
 
@@ -17,6 +18,7 @@ from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError
 from vitrail.data.findings import number_of
 from vitrail.data.stream import SampleSource, steps_of_epoch
+from vitrail.train.machine import count_cores
 from vitrail.train.objective import Objective
 from vitrail.train.processes import Processes
 from vitrail.train.run import Run
@@ -36,6 +38,7 @@ _TOLERANCE = 0.02  # a smaller deviation than this is noise
 _MAY_EXTEND_BEFORE = 0.95  # of the progress; what a load that has gone leaves later is little
 _LARGEST_EXTENSION = 2.0
 FEWEST_PLANNED = 100  # steps in which a small model learns something
+BUSY = 1.5  # of the load of a core, from which on times say little of the machine
 MIN_STEPS = 10  # with fewer, the warm-up is one step, and a budget is refused
 _SLACK = 0.1  # share of the time left that must be unused before the plan is lengthened, or 4 % of all
 
@@ -140,13 +143,14 @@ def _extrapolate(
         part_s = timed(part)
         spent_s += part_s
         if part_s < _LONG_S:  # the first one allocates
-            part_s = timed(part)
+            part_s = min(part_s, timed(part))
             spent_s += part_s
         whole_s = parts * part_s
-        is_enough = whole_s > 2 * longest_s
+        is_known = whole_s > 2 * longest_s
         if former is not None:  # the optimiser's time does not grow with the samples
-            whole_s = part_s + 2 * max(0.0, part_s - former) * (parts - 1)
-            is_enough = whole_s > longest_s or spent_s + 4 * part_s > seconds
+            whole_s = min(whole_s, part_s + 2 * max(0.0, part_s - former) * (parts - 1))
+            is_known = whole_s > longest_s or spent_s + 4 * part_s > seconds
+        is_enough = part_s >= _LONG_S and is_known  # other work may hold up a shorter one
         is_affordable = (_WARM_STEPS + _FEWEST_STEPS) * whole_s <= 2 * seconds
         is_affordable, is_enough = train_step.processes.any_of(is_affordable, is_enough)
         if is_affordable or is_enough:
@@ -161,15 +165,17 @@ def steps_for_budget(budget_s: float, left_s: float, step_s: float) -> int:
     Raises:
         ConfigError: so few that nothing would be learned.
     """
-    steps = int(left_s / step_s)
+    steps = max(0, int(left_s / step_s))
     if steps < MIN_STEPS:
-        other_s = budget_s - left_s
-        minutes = math.ceil((other_s + FEWEST_PLANNED * step_s) / 60)
+        load, num_cores = psutil.getloadavg()[0], count_cores()
+        busy = f". Other programs slow this machine: load {load:.0f} on {number_of(num_cores, 'core')}"
+        busy = busy if load > BUSY * num_cores else ""
+        minutes = math.ceil((budget_s - left_s + FEWEST_PLANNED * step_s) / 60)
         raise ConfigError(
-            f"{format_duration(budget_s)} are enough for {number_of(max(0, steps), 'training step')}: one "
-            f"takes about {format_duration(step_s)}, start and report {format_duration(other_s)}",
+            f"{format_duration(budget_s)} leave {format_duration(max(0.0, left_s))} for training, beside "
+            f"start, validations and report: {number_of(steps, 'step')} of about {format_duration(step_s)}",
             expected=f"about {minutes} min, for {FEWEST_PLANNED} steps, evaluation and report",
-            remedy=f"Give --budget {minutes}m, or a smaller model, batch or image size",
+            remedy=f"Give --budget {minutes}m, or a smaller model, train.batch_size or data.image_size{busy}",
         )
     return steps
 

@@ -38,23 +38,17 @@ def resumable(path: Path) -> Iterator[None]:
         raise KeyboardInterrupt(f"stopped. Go on with: {resume_command(path)}") from None
 
 
-class Interrupts:
-    """Whether a signal requested a stop."""
-
-    requested: bool = False
-
-
 @contextmanager
-def deferred_interrupts() -> Iterator[Interrupts]:
-    """Record the first SIGINT or SIGTERM instead of dying; a second one acts as usual."""
-    interrupts = Interrupts()
+def deferred_interrupts() -> Iterator[threading.Event]:
+    """Set an event at the first SIGINT or SIGTERM instead of dying; a second one acts as usual."""
+    requested = threading.Event()
 
     def note() -> None:
-        interrupts.requested = True
+        requested.set()
         restore()
 
     with handled_signals(note) as restore:
-        yield interrupts
+        yield requested
 
 
 @contextmanager

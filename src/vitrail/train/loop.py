@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from vitrail.models.checkpoint import state_tensors
 from vitrail.train import checkpoints
 from vitrail.train.budget import Deadline, Plan, check_batch_size
 from vitrail.train.events import Kept, Logged, OnEvent, Replanned, Saved, Started, Stepped, Validated, ignore
-from vitrail.train.interrupt import Interrupts, TrainingInterrupted, deferred_interrupts
+from vitrail.train.interrupt import TrainingInterrupted, deferred_interrupts
 from vitrail.train.machine import keep_freed_memory, peak_memory_mib
 from vitrail.train.objective import Counting, Objective
 from vitrail.train.processes import Processes, single_process
@@ -81,8 +82,8 @@ def fit(
     train_step = TrainStep(objective, model, run.experiment, processes)
     training = _Training(train_step, run, on_event if processes.is_first else ignore, deadline, selection)
     training.start(resume)
-    with deferred_interrupts() as interrupts:
-        training.go_on(train, validation, interrupts)
+    with deferred_interrupts() as stop_asked:
+        training.go_on(train, validation, stop_asked)
     return training.finish()
 
 
@@ -124,7 +125,9 @@ class _Training:
             self._save()
         self._on_event(Started(self.step, self._plan.steps(self.step)))
 
-    def go_on(self, train: SampleSource, validation: SampleSource | None, interrupts: Interrupts) -> None:
+    def go_on(
+        self, train: SampleSource, validation: SampleSource | None, stop_asked: threading.Event
+    ) -> None:
         first = self.step
         for batches in self._batches(train):
             # The plan as it was before this step: one that is recorded for its end counts from then on.
@@ -145,7 +148,7 @@ class _Training:
                 self._on_event(Replanned(self.step, former, self._plan.steps(self.step)))
             steps = self._plan.steps(self.step)
             is_time = time.monotonic() - self._saved >= self._plan.settings.checkpoint_every_s
-            stop, save = self._processes.any_of(interrupts.requested, is_time and self._processes.is_first)
+            stop, save = self._processes.any_of(stop_asked.is_set(), is_time and self._processes.is_first)
             if stop or save or self.step == steps:
                 self._save()
             if stop and self.step < steps:

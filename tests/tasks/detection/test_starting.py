@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,11 @@ def test_weights_of_another_task_are_refused(cells: Path, tmp_path: Path) -> Non
         train(photos, weights=tmp_path / "detector", changes=steps, dry_run=True)
     with pytest.raises(CheckpointError, match=r"a model for captioning.*for detection, or an image model"):
         train(cells, weights=tmp_path / "captioner", changes=steps, dry_run=True)
+
+
+def test_a_missing_package_for_scores_is_named_before_anything_is_measured(
+    cells: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
+    with pytest.raises(ConfigError, match="faster-coco-eval, which is not installed"):
+        train(cells, model="sdetr_nano", budget_s=5, dry_run=True)

@@ -10,35 +10,25 @@ import torch
 from vitrail.core.errors import DataError
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.tasks import serving
 from vitrail.tasks.captioning.explanation import explain_pixels
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.predicting import over_photograph
-from vitrail.tasks.serving import (
-    EngineChoice,
-    Given,
-    Options,
-    RefusalError,
-    Servable,
-    Work,
-    common_facts,
-    image_work,
-    open_without_engine,
-)
 
 
-class ServedCaptioner(Servable):
+class ServedCaptioner(serving.Servable):
     """Caption images."""
 
     task = "captioning"
     option_names: tuple[str, ...] = ("beam_size", "num_best", "target")
 
-    def __init__(self, source: Source, choice: EngineChoice) -> None:
-        self.captioner = Captioner(open_without_engine(source, choice, "captioner"))
+    def __init__(self, source: Source, choice: serving.EngineChoice) -> None:
+        self.captioner = Captioner(serving.open_without_engine(source, choice, "captioner"))
 
     def describe(self) -> dict[str, Any]:
         captioner = self.captioner
         return {
-            **common_facts(captioner),
+            **serving.common_facts(captioner),
             "image_size": list(captioner.preprocessing.images.image_size),
             "vocabulary_size": captioner.config.vocabulary_size,
             "beam_size": captioner.settings.beam_size,
@@ -49,20 +39,20 @@ class ServedCaptioner(Servable):
         black = torch.zeros(3, height, width, dtype=torch.uint8)
         self.captioner.caption([black] * num_inputs, ["warm-up"] * num_inputs)
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> Work:
+    def read(self, given: serving.Given, options: serving.Options, max_pixels: int) -> serving.Work:
         if options.num_best is not None and options.num_best > (options.beam_size or options.num_best):
-            raise RefusalError(
+            raise serving.RefusalError(
                 422,
                 f"num_best is {options.num_best}, and the beam keeps {options.beam_size}",
                 expected="a beam of as many hypotheses as captions are wanted",
                 remedy=f"Ask with beam_size={options.num_best}",
             )
-        return image_work(given, options, max_pixels, self.captioner.preprocessing.images.read)
+        return serving.image_work(given, options, max_pixels, self.captioner.preprocessing.images.read)
 
-    def group(self, options: Options) -> Hashable:
+    def group(self, options: serving.Options) -> Hashable:
         return (options.beam_size, options.num_best)
 
-    def answer(self, works: Sequence[Work]) -> Sequence[dict[str, Any]]:
+    def answer(self, works: Sequence[serving.Work]) -> Sequence[dict[str, Any]]:
         options = works[0].options
         captions = self.captioner.caption(
             [work.prepared for work in works],
@@ -72,12 +62,12 @@ class ServedCaptioner(Servable):
         )
         return [caption.to_json() for caption in captions]
 
-    def explain(self, work: Work) -> Explanation:
+    def explain(self, work: serving.Work) -> Explanation:
         """Caption one image, or force a given caption, and record the attention behind each word."""
         try:
             explained = explain_pixels(self.captioner, work.prepared, work.name, caption=work.options.target)
         except DataError as error:
-            raise RefusalError(
+            raise serving.RefusalError(
                 422, error.given, expected=error.expected, remedy="Send another target, or none"
             ) from None
         return over_photograph(explained, self.captioner.preprocessing.images, work.content)

@@ -9,24 +9,15 @@ import torch
 
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.tasks import serving
 from vitrail.tasks.classification.predictor import ImageClassifier, Prediction, Predictor
 from vitrail.tasks.predicting import over_photograph
-from vitrail.tasks.serving import (
-    EngineChoice,
-    Given,
-    Options,
-    Servable,
-    Work,
-    common_facts,
-    image_work,
-    in_torch,
-)
 
 USUAL_TOP = 5
 QUICK_METHOD = "gradient_input"  # of a class, in one backward pass
 
 
-def classify_works(classifier: ImageClassifier, works: Sequence[Work]) -> Sequence[dict[str, Any]]:
+def classify_works(classifier: ImageClassifier, works: Sequence[serving.Work]) -> Sequence[dict[str, Any]]:
     """Return the most probable classes of prepared images."""
     probabilities = classifier.classify(torch.stack([work.prepared for work in works]))
     return [
@@ -37,13 +28,13 @@ def classify_works(classifier: ImageClassifier, works: Sequence[Work]) -> Sequen
     ]
 
 
-class ServedPredictor(Servable):
+class ServedPredictor(serving.Servable):
     """Classify images."""
 
     task = "classification"
     option_names: tuple[str, ...] = ("top", "method", "class_name")
 
-    def __init__(self, source: Source, choice: EngineChoice) -> None:
+    def __init__(self, source: Source, choice: serving.EngineChoice) -> None:
         self.predictor = Predictor(
             source,
             engine=choice.engine,
@@ -55,23 +46,23 @@ class ServedPredictor(Servable):
     def describe(self) -> dict[str, Any]:
         predictor = self.predictor
         return {
-            **common_facts(predictor),
+            **serving.common_facts(predictor),
             "classes": list(predictor.class_names),
             "image_size": list(predictor.preprocessing.image_size),
-            "can_explain": in_torch(predictor) is not None,
+            "can_explain": serving.in_torch(predictor) is not None,
         }
 
     def warm_up(self, num_inputs: int) -> None:
         size = self.predictor.preprocessing.image_size
         self.predictor.classify(torch.zeros(num_inputs, 3, *size, dtype=torch.uint8))
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> Work:
-        return image_work(given, options, max_pixels, self.predictor.preprocessing.read)
+    def read(self, given: serving.Given, options: serving.Options, max_pixels: int) -> serving.Work:
+        return serving.image_work(given, options, max_pixels, self.predictor.preprocessing.read)
 
-    def answer(self, works: Sequence[Work]) -> Sequence[dict[str, Any]]:
+    def answer(self, works: Sequence[serving.Work]) -> Sequence[dict[str, Any]]:
         return classify_works(self.predictor, works)
 
-    def explain(self, work: Work) -> Explanation:
+    def explain(self, work: serving.Work) -> Explanation:
         """Classify one image and record the maps; all that runs the model is here."""
         explained = self.predictor.explain_pixels(work.prepared, work.name)
         explained = over_photograph(explained, self.predictor.preprocessing, work.content)

@@ -11,40 +11,30 @@ import torch
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.tasks import serving
 from vitrail.tasks.classification.served import classify_works
 from vitrail.tasks.contrastive.explanation import explain_pixels
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, check_names
 from vitrail.tasks.predicting import over_photograph
-from vitrail.tasks.serving import (
-    EngineChoice,
-    Given,
-    Options,
-    RefusalError,
-    Servable,
-    Work,
-    common_facts,
-    image_work,
-    open_without_engine,
-)
 
 MOST_LABELS = 1000
 LISTS_KEPT = 32  # label lists whose embeddings are cached
 
 
-class ServedCLIP(Servable):
+class ServedCLIP(serving.Servable):
     """Zero-shot classification of images."""
 
     task = "contrastive"
     option_names: tuple[str, ...] = ("labels", "top")
 
-    def __init__(self, source: Source, choice: EngineChoice) -> None:
-        self.encoder = ImageTextEncoder(open_without_engine(source, choice, "CLIP"))
+    def __init__(self, source: Source, choice: serving.EngineChoice) -> None:
+        self.encoder = ImageTextEncoder(serving.open_without_engine(source, choice, "CLIP"))
         self._classifier = lru_cache(LISTS_KEPT)(self._embed_labels)
 
     def describe(self) -> dict[str, Any]:
         return {
-            **common_facts(self.encoder),
+            **serving.common_facts(self.encoder),
             "image_size": list(self.encoder.preprocessing.image_size),
             "max_length": self.encoder.config.max_length,
             "can_explain": True,
@@ -54,17 +44,17 @@ class ServedCLIP(Servable):
         size = self.encoder.preprocessing.image_size
         self.encoder.embed_pixels(torch.zeros(num_inputs, 3, *size, dtype=torch.uint8))
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> Work:
+    def read(self, given: serving.Given, options: serving.Options, max_pixels: int) -> serving.Work:
         read_labels(options.labels)  # before anything is decoded
-        return image_work(given, options, max_pixels, self.encoder.preprocessing.read)
+        return serving.image_work(given, options, max_pixels, self.encoder.preprocessing.read)
 
-    def group(self, options: Options) -> Hashable:
+    def group(self, options: serving.Options) -> Hashable:
         return options.labels
 
-    def answer(self, works: Sequence[Work]) -> Sequence[dict[str, Any]]:
+    def answer(self, works: Sequence[serving.Work]) -> Sequence[dict[str, Any]]:
         return classify_works(self._classifier(read_labels(works[0].options.labels)), works)
 
-    def explain(self, work: Work) -> Explanation:
+    def explain(self, work: serving.Work) -> Explanation:
         """Compare one image with the names, and record the image regions behind each."""
         labels = read_labels(work.options.labels)
         vectors = self._classifier(labels).class_embeddings
@@ -76,7 +66,9 @@ class ServedCLIP(Servable):
         try:
             return ZeroShotClassifier(self.encoder, labels)
         except DataError as error:  # a name is too long
-            raise RefusalError(422, error.given, expected=error.expected, remedy="Shorten the name") from None
+            raise serving.RefusalError(
+                422, error.given, expected=error.expected, remedy="Shorten the name"
+            ) from None
 
 
 SERVED = ServedCLIP
@@ -91,11 +83,11 @@ def read_labels(text: str | None) -> tuple[str, ...]:
     try:
         labels = check_names(text.split(",") if text and text.strip() else ())
     except ConfigError as error:
-        raise RefusalError(
+        raise serving.RefusalError(
             422, error.given, expected=error.expected, remedy="Name them, as in labels=apple,pear"
         ) from None
     if len(labels) > MOST_LABELS:
-        raise RefusalError(
+        raise serving.RefusalError(
             413,
             f"{len(labels)} labels were given",
             expected=f"at most {MOST_LABELS}",

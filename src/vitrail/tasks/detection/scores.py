@@ -7,6 +7,7 @@ gives, in COCO's files that of the object's outline, or else to that of the box.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,6 +95,14 @@ class CocoCounts(NamedTuple):
     """The confidence threshold that reaches each recall."""
 
 
+def import_coco_eval() -> Any:
+    """Return the package that counts; ``ConfigError`` if it is not installed."""
+    try:
+        return import_module("faster_coco_eval")
+    except ImportError:
+        raise missing_package("scores of detectors need", "faster-coco-eval", "detection") from None
+
+
 def count_boxes(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool = False) -> CocoCounts:
     """Evaluate predictions; of each image and class, the best ``MAX_BOXES`` count.
 
@@ -104,19 +113,16 @@ def count_boxes(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool =
     Raises:
         ConfigError: faster-coco-eval is not installed.
     """
-    try:
-        from faster_coco_eval import COCO, COCOeval_faster
-    except ImportError:
-        raise missing_package("scores of detectors need", "faster-coco-eval", "detection") from None
+    library = import_coco_eval()
     shared = {
         "images": [{"id": number} for number in range(1, len(images) + 1)],
         "categories": [{"id": label} for label in range(num_classes)],
     }
     true, found = (
-        COCO(shared | {"annotations": _records(images, of_predictions=are_found)})
+        library.COCO(shared | {"annotations": _records(images, of_predictions=are_found)})
         for are_found in (False, True)
     )
-    counting = COCOeval_faster(true, found, iouType="bbox")
+    counting = library.COCOeval_faster(true, found, iouType="bbox")
     if brief:
         parameters = counting.params
         parameters.areaRng, parameters.areaRngLbl = parameters.areaRng[:1], parameters.areaRngLbl[:1]

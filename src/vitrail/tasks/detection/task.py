@@ -46,7 +46,7 @@ from vitrail.tasks.detection.report import (
     write_detection_report,
 )
 from vitrail.tasks.detection.samples import BoxSource
-from vitrail.tasks.detection.scores import DetectionTables
+from vitrail.tasks.detection.scores import DetectionTables, import_coco_eval
 from vitrail.tasks.detection.set_prediction import SetFigures
 from vitrail.tasks.detection.settings import BoxDataSettings, DetectionExperiment
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
@@ -96,6 +96,7 @@ class DetectionTask(Task):
 
     def settle(self, experiment: DetectionExperiment, dataset: BoxDataset) -> Settled:
         """Build the model for the size of its images, and record the class ids of the data."""
+        import_coco_eval()  # without it, validations would fail later
         if experiment.weights is None:
             experiment = experiment.with_changes({"model.image_size": experiment.data.image_size})
         return Settled(experiment, {CLASS_IDS_FILE: json.dumps(dataset.class_ids).encode()})

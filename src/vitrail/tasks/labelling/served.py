@@ -7,52 +7,43 @@ from typing import Any
 
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
+from vitrail.tasks import serving
 from vitrail.tasks.classification.served import USUAL_TOP
 from vitrail.tasks.labelling.explanation import explain_text
 from vitrail.tasks.labelling.predictor import Labeller
-from vitrail.tasks.serving import (
-    EngineChoice,
-    Given,
-    Options,
-    Servable,
-    Work,
-    common_facts,
-    given_text,
-    open_without_engine,
-)
 
 
-class ServedLabeller(Servable):
+class ServedLabeller(serving.Servable):
     """Label texts."""
 
     task = "labelling"
     option_names: tuple[str, ...] = ("top",)
 
-    def __init__(self, source: Source, choice: EngineChoice) -> None:
-        loaded = open_without_engine(source, choice, "model of texts")
+    def __init__(self, source: Source, choice: serving.EngineChoice) -> None:
+        loaded = serving.open_without_engine(source, choice, "model of texts")
         self.labeller = Labeller(loaded, batch_size=choice.batch_size)
 
     def describe(self) -> dict[str, Any]:
         labeller = self.labeller
         facts = {"classes": list(labeller.class_names), "labels": labeller.preprocessing.labels}
-        return {**common_facts(labeller), **facts, "reads_text": True, "can_explain": True}
+        return {**serving.common_facts(labeller), **facts, "reads_text": True, "can_explain": True}
 
     def warm_up(self, num_inputs: int) -> None:
         self.labeller.label(["a"] * num_inputs)
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> Work:
-        text = given_text(given)
+    def read(self, given: serving.Given, options: serving.Options, max_pixels: int) -> serving.Work:
+        text = serving.given_text(given)
         self.labeller.encode(text)  # raises for a text without words
-        return Work(given.name, text, options)
+        return serving.Work(given.name, text, options)
 
-    def group(self, options: Options) -> Hashable:
+    def group(self, options: serving.Options) -> Hashable:
         return options.top
 
-    def answer(self, works: Sequence[Work]) -> Sequence[dict[str, Any]]:
+    def answer(self, works: Sequence[serving.Work]) -> Sequence[dict[str, Any]]:
         top = works[0].options.top or USUAL_TOP
         return [found.to_json() for found in self.labeller.label([work.prepared for work in works], top=top)]
 
-    def explain(self, work: Work) -> Explanation:
+    def explain(self, work: serving.Work) -> Explanation:
         """Label one text and record its maps."""
         return explain_text(self.labeller, work.prepared)
 

@@ -7,36 +7,26 @@ from typing import Any
 
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.tasks.serving import (
-    EngineChoice,
-    Given,
-    Options,
-    RefusalError,
-    Servable,
-    Work,
-    common_facts,
-    given_text,
-    open_without_engine,
-)
+from vitrail.tasks import serving
 from vitrail.tasks.translation.explanation import explain_text
 from vitrail.tasks.translation.predictor import Translator
 
 WARM_UP = "a"
 
 
-class ServedTranslator(Servable):
+class ServedTranslator(serving.Servable):
     """Translate texts of one sentence each."""
 
     task = "translation"
     option_names: tuple[str, ...] = ("beam_size", "length_penalty", "penalty_form", "num_best", "target")
 
-    def __init__(self, source: Source, choice: EngineChoice) -> None:
-        self.translator = Translator(open_without_engine(source, choice, "translator"))
+    def __init__(self, source: Source, choice: serving.EngineChoice) -> None:
+        self.translator = Translator(serving.open_without_engine(source, choice, "translator"))
 
     def describe(self) -> dict[str, Any]:
         translator = self.translator
         return {
-            **common_facts(translator),
+            **serving.common_facts(translator),
             "languages": list(translator.languages),
             "reads_text": True,
             "max_source_length": translator.max_source_length,
@@ -46,13 +36,13 @@ class ServedTranslator(Servable):
     def warm_up(self, num_inputs: int) -> None:
         list(self.translator.translate([WARM_UP] * num_inputs))
 
-    def read(self, given: Given, options: Options, max_pixels: int) -> Work:
-        return Work(given.name, given_text(given), options)
+    def read(self, given: serving.Given, options: serving.Options, max_pixels: int) -> serving.Work:
+        return serving.Work(given.name, serving.given_text(given), options)
 
-    def group(self, options: Options) -> Hashable:
+    def group(self, options: serving.Options) -> Hashable:
         return (options.beam_size, options.length_penalty, options.penalty_form, options.num_best)
 
-    def answer(self, works: Sequence[Work]) -> Sequence[dict[str, Any] | RefusalError]:
+    def answer(self, works: Sequence[serving.Work]) -> Sequence[dict[str, Any] | serving.RefusalError]:
         options = works[0].options
         translations = self.translator.translate(
             [work.prepared for work in works],
@@ -63,7 +53,7 @@ class ServedTranslator(Servable):
         )
         return [each.to_json() if each.error is None else _refused(each.error) for each in translations]
 
-    def explain(self, work: Work) -> Explanation:
+    def explain(self, work: serving.Work) -> Explanation:
         """Translate one text, or force a given translation, and record its alignment."""
         return explain_text(self.translator, work.prepared, target=work.options.target)
 
@@ -71,8 +61,8 @@ class ServedTranslator(Servable):
 SERVED = ServedTranslator
 
 
-def _refused(error: str) -> RefusalError:
+def _refused(error: str) -> serving.RefusalError:
     given = error.split(" Expected ", maxsplit=1)[0].rstrip(".")
-    return RefusalError(
+    return serving.RefusalError(
         422, given, expected="one sentence that the model can hold", remedy="Divide the text into sentences"
     )
