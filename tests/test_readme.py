@@ -5,11 +5,17 @@ from __future__ import annotations
 import doctest
 import re
 import shlex
+from itertools import product
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 from vitrail.cli import app
+from vitrail.data.preprocessing import Preprocessing, Resize
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -98,3 +104,20 @@ def test_the_index_names_every_page() -> None:
 
     missing = {path.name for path in (REPOSITORY / "docs").glob("*.md")} - {"index.md"}
     assert not [name for name in missing if f"({name})" not in index]
+
+
+@pytest.mark.parametrize("resize", ["letterbox", "crop", "squash"])
+def test_the_shown_preparation_for_an_export_is_that_of_the_model(resize: Resize) -> None:
+    (block,) = blocks_of(REPOSITORY / "docs" / "export.md", "python")
+    shown: dict[str, Any] = {}
+    exec(block.partition("package = ")[0], shown)
+    noise = np.random.default_rng(0).integers(0, 256, (97, 97, 3), dtype=np.uint8)
+
+    for (height, width), fraction in product([(97, 60), (33, 97), (64, 48), (31, 20)], [1.0, 0.875]):
+        image = Image.fromarray(noise[:height, :width])
+        own = Preprocessing(image_size=(48, 32), resize=resize, crop_fraction=fraction, mean=(0.4, 0.5, 0.6))
+        if resize == "letterbox":
+            own = own.with_changes({"crop_fraction": 1.0})
+        prepared = shown["prepare"](image, own.model_dump(mode="json"))
+        expected = own.normalise(own.to_uint8(image)[None])[0]
+        torch.testing.assert_close(torch.from_numpy(prepared), expected, rtol=0, atol=1e-5)

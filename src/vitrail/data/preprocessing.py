@@ -163,7 +163,8 @@ def _pixel_span(low: float, high: float, begin: float, end: float, length: int) 
     """Return the pixels, at least one, of ``begin`` to ``end`` where ``low`` to ``high`` fill this length."""
     scale = length / (high - low)
     count = max(round((end - begin) * scale), 1)
-    start = min(round((begin - low) * scale), length - count)
+    start = ((begin + end) / 2 - low) * scale - count / 2
+    start = min(round(round(start, 6)), length - count)  # half pixels as in ImageOps.pad of Pillow
     return slice(start, start + count)
 
 
