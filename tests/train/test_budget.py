@@ -237,6 +237,30 @@ def test_parts_of_steps_are_measured_where_whole_ones_take_too_long(seconds: flo
     assert seen == sizes
 
 
+@pytest.mark.parametrize(("sample_s", "longest_s"), [(0.46, 57.0), (0.9, 57.0), (2.0, 57.0), (0.07, 4.0)])
+def test_a_step_that_is_too_long_is_known_in_five_seconds(sample_s: float, longest_s: float) -> None:
+    clock = FakeClock()
+
+    class Slow(TickingObjective):
+        def loss(self, model: Any, batch: Any) -> Any:
+            clock.now += sample_s * len(batch)
+            return super().loss(model, batch)
+
+    times = calibrate(
+        Slow(clock, lambda step: 0.05),
+        toy_model(),
+        NoisySource(256),
+        None,
+        experiment=toy_experiment(train__batch_size=128 if longest_s > 10 else 64),
+        processes=single_process(),
+        seconds=0.3 * longest_s,  # 3 % of a budget of ten such steps
+        longest_s=longest_s,
+        clock=clock,
+    )
+    assert times.step_s > longest_s
+    assert clock() - 100.0 < 5.0
+
+
 def test_calibration_measures_the_later_steps_and_leaves_the_model_alone() -> None:
     clock, model = FakeClock(), toy_model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
