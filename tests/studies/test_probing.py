@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
 from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 
@@ -196,8 +197,24 @@ def test_the_strength_is_the_best_on_validation() -> None:
     assert torch.allclose(chosen.probe.weight, again.weight, atol=1e-6)
 
 
+@pytest.mark.parametrize("num_validation", [0, 10])
+def test_few_validation_images_decide_together_with_the_others(num_validation: int) -> None:
+    features, labels = clusters(61, seed=4)
+    first = 61 - num_validation
+    chosen = choose_probe(
+        (features[:first], labels[:first]), (features[first:], labels[first:]), num_classes=3
+    )
+
+    order = np.argsort(labels.numpy(), kind="stable")
+    folds = PredefinedSplit(np.arange(61)[np.argsort(order)] % 5)
+    for strength in (0.01, 1.0, 100.0):
+        reference = LogisticRegression(C=strength, tol=1e-9, max_iter=3000)
+        predicted = cross_val_predict(reference, features.double().numpy(), labels.numpy(), cv=folds)
+        assert chosen.tried[strength] == pytest.approx(np.mean(predicted == labels.numpy()), abs=1e-9)
+
+
 def test_of_strengths_that_are_right_equally_often_that_of_the_most_probable_labels_is_chosen() -> None:
-    train, validation = clusters(45, seed=2, spread=0.1), clusters(9, seed=3, spread=0.1)
+    train, validation = clusters(45, seed=2, spread=0.1), clusters(100, seed=3, spread=0.1)
     chosen = choose_probe(train, validation, num_classes=3)
 
     tied = [strength for strength, score in chosen.tried.items() if score == 1.0]

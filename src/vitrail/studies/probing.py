@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 
 from vitrail import __version__
-from vitrail.core.errors import ConfigError, DataError
+from vitrail.core.errors import ConfigError
 from vitrail.data.dataset import ImageDataset, ImageSplit
 from vitrail.data.feature_cache import FeatureCache, cache_folder, digest_of
 from vitrail.data.preprocessing import Preprocessing
@@ -79,6 +80,7 @@ MAX_ITERATIONS = 1000  # Radford et al. 2021, appendix A.3
 GRADIENT_TOLERANCE = 1e-6  # of the mean loss; scikit-learn's default is 1e-4
 FIRST_STRENGTHS = tuple(range(-6, 7, 2))  # log10 of C: Radford et al. 2021, appendix A.3
 STEPS_PER_DECADE = 8  # of the last interval that is searched, likewise
+LEAST_HELD, NUM_FOLDS = 100, 5  # validation images that may decide alone, and folds of fewer
 
 
 class Probe(NamedTuple):
@@ -94,9 +96,9 @@ class ChosenProbe(NamedTuple):
     probe: Probe
     """Refitted on train and validation together."""
     strength: float
-    """The inverse regularisation strength C with the highest validation accuracy."""
+    """The inverse regularisation strength C with the highest accuracy on images held out."""
     tried: dict[float, float]
-    """Validation accuracy by C, ascending."""
+    """That accuracy by C, ascending."""
 
 
 def probe_logits(probe: Probe, features: Float[Tensor, "n dim"]) -> Float[Tensor, "n classes"]:
@@ -154,7 +156,7 @@ def choose_probe(
     validation: tuple[Float[Tensor, "held dim"], Int[Tensor, " held"]],
     *,
     num_classes: int,
-    on_fit: Callable[[int], None] | None = None,
+    on_fit: Callable[[int], None] = lambda done: None,
 ) -> ChosenProbe:
     """Choose the regularisation strength on validation, and refit on train and validation together.
 
@@ -163,21 +165,29 @@ def choose_probe(
     images ties are common, and a tiny C ends in uniform probabilities.
 
     Paper: Radford et al. 2021, appendix A.3.
-    Departs from the paper: it states its strengths as lambda; here they are scikit-learn's C.
+    Departs from the paper: it states its strengths as lambda; here they are scikit-learn's C. Fewer than
+    ``LEAST_HELD`` validation images decide together with the others, by cross-validation.
 
     Args:
-        on_fit: called with the number of fits done.
+        on_fit: called with the number of strengths tried.
     """
+    features, labels = (torch.cat(pair) for pair in zip(train, validation, strict=True))
+    folds = _folds(labels, len(validation[1]))
     scores: dict[float, tuple[float, float]] = {}
-    last: Probe | None = None
+    starts: list[Probe | None] = [None] * len(folds)
 
     def score(exponent: float) -> None:
-        nonlocal last
-        if exponent not in scores:
-            last = fit_probe(*train, num_classes=num_classes, inverse_strength=10.0**exponent, start=last)
-            scores[exponent] = _score(probe_logits(last, validation[0]), validation[1])
-            if on_fit is not None:
-                on_fit(len(scores))
+        if exponent in scores:
+            return
+        logits = []
+        for place, held in enumerate(folds):
+            known = features[~held], labels[~held]
+            strength, start = 10.0**exponent, starts[place]
+            probe = fit_probe(*known, num_classes=num_classes, inverse_strength=strength, start=start)
+            starts[place] = probe
+            logits.append(probe_logits(probe, features[held]))
+        scores[exponent] = _score(torch.cat(logits), torch.cat([labels[held] for held in folds]))
+        on_fit(len(scores))
 
     for first in FIRST_STRENGTHS:
         score(float(first))
@@ -189,9 +199,18 @@ def choose_probe(
                 score(exponent)
         step /= 2
     best = max(scores, key=scores.__getitem__)
-    both = torch.cat([train[0], validation[0]]), torch.cat([train[1], validation[1]])
-    probe = fit_probe(*both, num_classes=num_classes, inverse_strength=10**best)
+    probe = fit_probe(features, labels, num_classes=num_classes, inverse_strength=10**best)
     return ChosenProbe(probe, 10**best, {10**exponent: scores[exponent][0] for exponent in sorted(scores)})
+
+
+def _folds(labels: Int[Tensor, " n"], num_validation: int) -> list[Bool[Tensor, " n"]]:
+    """Return which images are held out, once or several times; the last are those of validation."""
+    place = torch.arange(len(labels), device=labels.device)
+    if num_validation >= LEAST_HELD:
+        return [place >= len(labels) - num_validation]
+    fold = torch.empty_like(place)
+    fold[labels.argsort(stable=True)] = place % NUM_FOLDS  # each class in all of them
+    return [fold == each for each in range(min(NUM_FOLDS, len(labels)))]
 
 
 def _score(logits: Float[Tensor, "held classes"], labels: Int[Tensor, " held"]) -> tuple[float, float]:
@@ -253,6 +272,10 @@ OnProgress = Callable[[str, int, int], None]
 BATCH_SIZE = 64
 
 
+def ignore_progress(stage: str, done: int, total: int) -> None:
+    """The default of ``OnProgress``."""
+
+
 class Features(NamedTuple):
     """Features of a split."""
 
@@ -282,7 +305,7 @@ class FeatureReader:
         dataset: ImageDataset,
         name: str,
         batch_size: int = BATCH_SIZE,
-        on_progress: OnProgress | None = None,
+        on_progress: OnProgress = ignore_progress,
     ) -> Features:
         """Return the features of a split, from the cache if they are there.
 
@@ -297,17 +320,13 @@ class FeatureReader:
             with autocast(self.machine.precision, self.machine.device):
                 return read_features(self.model, images)[:, None]
 
-        def tell(done: int, total: int) -> None:
-            if on_progress is not None:
-                on_progress(f"features of {name}", done, total)
-
         cache = FeatureCache(
             ImageSource(split, self.preprocessing),
             encode,
             path=cache_folder() / "features" / f"{digest_of(self.digest, split.fingerprint)}.f16",
             shape=(1, self.width),
             batch_size=batch_size,
-            progress=tell,
+            progress=partial(on_progress, f"features of {name}"),
         )
         cache.prepare()
         rows = [cache.load(index)[0] for index in range(len(cache))]
@@ -324,7 +343,7 @@ def probe(
     num_neighbours: int | None = None,
     temperature: float = TEMPERATURE,
     batch_size: int = BATCH_SIZE,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = ignore_progress,
 ) -> Report:
     """Score the features of a frozen model on the test split of a data set, which may have other classes.
 
@@ -403,14 +422,8 @@ def probe(
 
 
 def _linear(
-    dataset: ImageDataset, parts: dict[str, Features], machine: Machine, on_progress: OnProgress | None
+    dataset: ImageDataset, parts: dict[str, Features], machine: Machine, on_progress: OnProgress
 ) -> tuple[str, Float[Tensor, "n classes"]]:
-    if not len(parts["validation"].labels):
-        raise DataError(
-            f"{dataset.source} has no validation images, on which the strength of the probe is chosen",
-            expected="a validation split, or enough images to hold some out",
-            remedy="Add images, or use --protocol knn, which has nothing to choose",
-        )
     # MPS has no float64, in which the probe is fitted.
     device = torch.device("cpu") if machine.device.type == "mps" else machine.device
     train, validation, test = (
@@ -420,12 +433,13 @@ def _linear(
         (train[0], train[1]),
         (validation[0], validation[1]),
         num_classes=len(dataset.class_names),
-        on_fit=None if on_progress is None else lambda done: on_progress("fits of the probe", done, 0),
+        on_fit=lambda done: on_progress("fits of the probe", done, 0),
     )
-    how = (
-        f"linear probe, C={chosen.strength:.3g}, best of {len(chosen.tried)} tried "
-        f"on {len(validation[1])} validation images"
-    )
+    count = len(validation[1])
+    held = f"on {count} validation images"
+    if count < LEAST_HELD:
+        held = f"by {NUM_FOLDS}-fold cross-validation of {count + len(train[1])} images"
+    how = f"linear probe, C={chosen.strength:.3g}, best of {len(chosen.tried)} tried {held}"
     return how, probe_logits(chosen.probe, test[0]).softmax(dim=-1).float().cpu()
 
 

@@ -24,7 +24,7 @@ from vitrail.report.page import picture_uri, section, table, tiles
 from vitrail.report.plots import COLOURS
 from vitrail.report.tiles import Inks
 from vitrail.studies.panels import Panel, join_panels, write_panels
-from vitrail.studies.probing import OnProgress, mean_of_all
+from vitrail.studies.probing import OnProgress, ignore_progress, mean_of_all
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.published_scores import sign_incomplete
@@ -260,7 +260,7 @@ def measure_robustness(
     num_images: int | None = None,
     seed: int = 0,
     batch_size: int | None = None,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = ignore_progress,
 ) -> tuple[Robustness, dict[str, np.ndarray]]:
     """Measure error rates under each corruption at each severity; return one image of each as well.
 
@@ -331,8 +331,7 @@ def measure_robustness(
             num_workers=0 if device.type == "cpu" else min(count_cores() - 1, MAX_WORKERS),
         )
         done += 1
-        if on_progress is not None:
-            on_progress(f"passes of {Path(run).name}", done, 1 + len(names) * len(severities))
+        on_progress(f"passes of {Path(run).name}", done, 1 + len(names) * len(severities))
         return 1 - float(evaluator.result()["accuracy"])
 
     clean = error_on(images)
