@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -14,43 +15,6 @@ CHUNK = 20_000  # texts counted together; bounds the memory
 
 SPACE, UNDECODABLE, CONTROL = 1, 2, 3  # classes of characters; 0 is everything else, scripts follow
 
-BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
-    "Latin": (
-        *((0x41, 0x5A), (0x61, 0x7A), (0xAA, 0xAA), (0xBA, 0xBA), (0xC0, 0xD6), (0xD8, 0xF6), (0xF8, 0x24F)),
-        *((0x1E00, 0x1EFF), (0x2C60, 0x2C7F), (0xA720, 0xA7FF), (0xFF21, 0xFF3A), (0xFF41, 0xFF5A)),
-    ),
-    "Greek": ((0x370, 0x3FF), (0x1F00, 0x1FFF)),
-    "Cyrillic": ((0x400, 0x52F), (0x1C80, 0x1C8F), (0x2DE0, 0x2DFF), (0xA640, 0xA69F)),
-    "Armenian": ((0x530, 0x58F),),
-    "Hebrew": ((0x590, 0x5FF), (0xFB1D, 0xFB4F)),
-    "Arabic": ((0x600, 0x6FF), (0x750, 0x77F), (0x870, 0x8FF), (0xFB50, 0xFDFF), (0xFE70, 0xFEFE)),
-    "Devanagari": ((0x900, 0x97F), (0xA8E0, 0xA8FF)),
-    "Bengali": ((0x980, 0x9FF),),
-    "Gurmukhi": ((0xA00, 0xA7F),),
-    "Gujarati": ((0xA80, 0xAFF),),
-    "Odia": ((0xB00, 0xB7F),),
-    "Tamil": ((0xB80, 0xBFF),),
-    "Telugu": ((0xC00, 0xC7F),),
-    "Kannada": ((0xC80, 0xCFF),),
-    "Malayalam": ((0xD00, 0xD7F),),
-    "Sinhala": ((0xD80, 0xDFF),),
-    "Thai": ((0xE00, 0xE7F),),
-    "Lao": ((0xE80, 0xEFF),),
-    "Tibetan": ((0xF00, 0xFFF),),
-    "Burmese": ((0x1000, 0x109F), (0xAA60, 0xAA7F)),
-    "Georgian": ((0x10A0, 0x10FF), (0x1C90, 0x1CBF), (0x2D00, 0x2D2F)),
-    "Hangul": ((0x1100, 0x11FF), (0x3130, 0x318F), (0xA960, 0xA97F), (0xAC00, 0xD7FF)),
-    "Ethiopic": ((0x1200, 0x139F), (0x2D80, 0x2DDF), (0xAB00, 0xAB2F)),
-    "Khmer": ((0x1780, 0x17FF), (0x19E0, 0x19FF)),
-    "Mongolian": ((0x1800, 0x18AF),),
-    # one, as every Japanese sentence mixes them
-    "Chinese or Japanese": (
-        *((0x2E80, 0x2FDF), (0x3005, 0x3007), (0x3040, 0x312F), (0x31F0, 0x31FF), (0x3400, 0x4DBF)),
-        *((0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0xFF66, 0xFF9D), (0x20000, 0x3FFFF)),
-    ),
-}
-"""Ranges of the Unicode standard by script."""
-
 MARKUP = re.compile(r"</?[A-Za-z][^<>]{0,200}>|<!--|&(?:[A-Za-z]{2,8}|#\d{1,6}|#[xX][0-9A-Fa-f]{1,5});")
 # UTF-8 read as Latin-1 or Windows-1252: a letter of the first byte, and a sign of each further one. Only
 # letters are listed that such text has often and sound text hardly before these signs.
@@ -58,9 +22,6 @@ _SIGNS = "\u0080-\u00bf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u0
 MOJIBAKE = re.compile(
     f"[\u00c2\u00c3][{_SIGNS}]|\u00e2[\u0080\u20ac][{_SIGNS}]|(?:[\u00d0\u00d1][{_SIGNS}]){{2}}"
 )
-
-SCRIPTS = tuple(BLOCKS)
-NUM_CLASSES = 1 + CONTROL + len(SCRIPTS)
 
 _CODES = {
     "Latin": "af ca cs cy da de en es et eu fi fo fr ga gl hr ht hu id is it "  # codespell:ignore fo
@@ -73,6 +34,7 @@ _CODES = {
     "Arabic": "ar fa ps ug ur ara arb fas pes urd",
     "Devanagari": "hi mr ne hin mar nep",
     "Bengali": "as bn ben",
+    "Gurmukhi": "",
     "Gujarati": "gu guj",
     "Odia": "or ori",
     "Tamil": "ta tam",
@@ -88,7 +50,15 @@ _CODES = {
     "Hangul": "ko kor",
     "Ethiopic": "am ti amh tir",
     "Khmer": "km khm",
-    "Chinese or Japanese": "ja zh jpn zho cmn yue",
+    "Mongolian": "",
+    "Chinese or Japanese": "ja zh jpn zho cmn yue",  # one, as every Japanese sentence mixes them
+}
+SCRIPTS = tuple(_CODES)
+NUM_CLASSES = 1 + CONTROL + len(SCRIPTS)
+UNICODE_NAMES = {  # of letters, where another word than the script's stands in them
+    "Burmese": ("MYANMAR",),
+    "Chinese or Japanese": ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "BOPOMOFO"),
+    "Odia": ("ORIYA",),
 }
 SCRIPT_OF_LANGUAGE = {code: script for script, codes in _CODES.items() for code in codes.split()}
 """The script of languages that are written in only one."""
@@ -139,9 +109,15 @@ def _count(joined: str, lengths: np.ndarray) -> np.ndarray:
 @cache
 def _class_of_code() -> np.ndarray:
     table = np.zeros(0x10000, dtype=np.int64)
-    for number, script in enumerate(SCRIPTS, start=CONTROL + 1):
-        for first, last in BLOCKS[script]:
-            table[first : last + 1] = number
+    class_of = {
+        word: number
+        for number, script in enumerate(SCRIPTS, start=CONTROL + 1)
+        for word in UNICODE_NAMES.get(script, (script.upper(),))
+    }
+    for code, letter in enumerate(map(chr, range(len(table)))):
+        if unicodedata.category(letter)[0] in "LM":  # letters and what is set on them
+            words = re.split("[ -]", unicodedata.name(letter, ""))
+            table[code] = next((class_of[word] for word in words if word in class_of), 0)
     for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF):
         table[code] = CONTROL
     for code in (0x09, 0x20, 0xA0, 0x1680, *range(0x2000, 0x200C), 0x202F, 0x205F, 0x3000):
