@@ -265,7 +265,7 @@ def find_column(
     *,
     preferred: Sequence[str] = (),
     taken: str | None = None,
-    option: str = "",
+    named: str | None = None,
 ) -> str:
     """Return the column that holds the images, the labels or the like.
 
@@ -274,13 +274,21 @@ def find_column(
         what: the noun for the error.
         preferred: columns that the table's own description declares to hold them.
         taken: a column that already has another meaning.
-        option: what names the column on the command line, if anything does.
+        named: the column that the user names with an option, or empty; None if there is no option.
 
     Raises:
         DataError: none is recognised; the message lists the columns.
     """
     lower = {simplify(name): name for name in reversed(columns) if name != taken}
     candidates = [lower[name] for name in known if name in lower]
+    if named and simplify(named) not in lower:
+        raise DataError(
+            f"{table} has no column {named!r}",
+            expected=f"one of {', '.join(map(repr, columns))}",
+            remedy=f"Name one of these with --{what}-column",
+        )
+    if named:
+        return lower[simplify(named)]
     declared = [name for name in candidates if name in preferred] or list(preferred)
     if declared or candidates:
         return (declared or candidates)[0]
@@ -288,7 +296,11 @@ def find_column(
         f"{table} has no column of {what}s, its columns are {', '.join(map(repr, columns)) or 'none'}",
         expected=f"a column named {', '.join(known[:6])} or similar",
         remedy=f"Rename the column of {what}s to {known[0]!r}"
-        + (f", or name it with {option}" if option else "; the first line of a text file names them"),
+        + (
+            "; the first line of a text file names them"
+            if named is None
+            else f", or name it with --{what}-column"
+        ),
     )
 
 

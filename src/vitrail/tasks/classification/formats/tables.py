@@ -109,24 +109,9 @@ def _rows_of(table: Table, image_named: str, label_named: str) -> _Rows:
     """Return the rows of a table that have an image and a label; a finding names the others."""
     called, columns = table.path.name, list(table.columns)
     stored = class_names_in(table.features)
-    known = [(simplify(name),) if name else () for name in (image_named, label_named)]
-    for name in filter(None, (image_named, label_named)):
-        if simplify(name) not in map(simplify, columns):
-            raise DataError(
-                f"{called} has no column {name!r}",
-                expected=f"one of {', '.join(map(repr, columns))}",
-                remedy="Name one of these with --image-column or --label-column",
-            )
-    image_column = find_column(columns, known[0] or IMAGE_COLUMNS, "image", called, option="--image-column")
-    preferred = () if label_named else list(stored)
+    image_column = find_column(columns, IMAGE_COLUMNS, "image", called, named=image_named)
     label_column = find_column(
-        columns,
-        known[1] or LABEL_COLUMNS,
-        "label",
-        called,
-        preferred=preferred,
-        taken=image_column,
-        option="--label-column",
+        columns, LABEL_COLUMNS, "label", called, preferred=[*stored], taken=image_column, named=label_named
     )
     class_names = stored.get(label_column, ())
     rows, dropped = [], []
