@@ -154,9 +154,10 @@ class HeadMeter:
         pairs = combinations_with_replacement(self._rows.items(), 2)
         for (layer, (tokens, rows)), (other, (other_tokens, other_rows)) in pairs:
             if tokens == other_tokens:
-                former, count = self._overlaps.get((layer, other), (torch.zeros(()), 0))
                 overlap = head_overlap(rows, other_rows).double().cpu()
-                self._overlaps[layer, other] = (former + overlap, count + 1)
+                for pair, each in {(layer, other): overlap, (other, layer): overlap.T}.items():
+                    former, count = self._overlaps.get(pair, (torch.zeros(()), 0))
+                    self._overlaps[pair] = (former + each, count + 1)
 
     def layers(self) -> tuple[LayerHeads, ...]:
         """Return the means of each layer, in order of execution."""
@@ -195,8 +196,8 @@ class HeadMeter:
             distance = attention_distance(
                 weights, recorded.grid, recorded.num_prefix, patch_size, query_grid=recorded.query_grid
             )
-            sums.distance = sums.distance + distance.sum(dim=0).double().cpu()
-            sums.has_distance = True
+            of_heads = distance.sum(dim=0).double().cpu()
+            sums.distance = of_heads if sums.distance is None else sums.distance + of_heads
         tokens = (recorded.kind, recorded.grid, recorded.query_grid, tuple(weights.shape[-2:]))
         num_queries = weights.shape[-2]
         chosen = torch.linspace(0, num_queries - 1, min(SIMILAR_QUERIES, num_queries)).round().long()
@@ -204,15 +205,9 @@ class HeadMeter:
         self._rows.setdefault(recorded.layer, (tokens, spread))
 
     def _join(self, group: list[str]) -> HeadGroup:
-        blocks = [torch.cat([self._mean_overlap(layer, other) for other in group], dim=1) for layer in group]
+        blocks = [torch.cat([self._overlaps[layer, other][0] for other in group], dim=1) for layer in group]
         num_heads = tuple(len(block) for block in blocks)
-        return HeadGroup(tuple(group), num_heads, torch.cat(blocks).float())
-
-    def _mean_overlap(self, layer: str, other: str) -> Tensor:
-        if (layer, other) not in self._overlaps:  # kept once for each two
-            return self._mean_overlap(other, layer).T
-        total, count = self._overlaps[layer, other]
-        return total / count
+        return HeadGroup(tuple(group), num_heads, (torch.cat(blocks) / self.num_samples).float())
 
 
 @dataclass
@@ -221,14 +216,13 @@ class _Sums:
     count: int = 0
     entropy: Tensor = field(default_factory=lambda: torch.zeros(()))
     most_entropy: float = 0.0
-    distance: Tensor = field(default_factory=lambda: torch.zeros(()))
-    has_distance: bool = False
+    distance: Tensor | None = None
 
     def mean(self, layer: str) -> LayerHeads:
         return LayerHeads(
             layer,
             self.kind,
-            tuple((self.distance / self.count).tolist()) if self.has_distance else None,
+            None if self.distance is None else tuple((self.distance / self.count).tolist()),
             tuple((self.entropy / self.count).tolist()),
             self.most_entropy / self.count,
         )

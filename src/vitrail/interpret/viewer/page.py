@@ -47,7 +47,6 @@ BODY = Path(__file__).with_name("viewer.html").read_text(encoding="utf-8")
 # head-averaged map. Nothing else is dropped.
 MAX_BYTES = 2_000_000
 LONGEST_PX = 640  # of a picture on a page
-ONE_LAYER = ("rollout",)  # one-head maps, whose mean is all there is
 
 
 def is_page(path: Path) -> bool:
@@ -110,8 +109,6 @@ def explanation_data(explanation: Explanation, max_bytes: int | None = None) -> 
         "name": explanation.name,
         "title": explanation.title,
         "picture": None if picture is None else picture_uri(picture, longest=LONGEST_PX),
-        "width": 0 if picture is None else picture.width,
-        "height": 0 if picture is None else picture.height,
         "crop": explanation.crop,
         "scores": [[name, round(probability, 4)] for name, probability in explanation.scores],
         "views": views,
@@ -125,7 +122,7 @@ def explanation_data(explanation: Explanation, max_bytes: int | None = None) -> 
 
 def _view_data(maps: Maps, max_layer_bytes: int) -> dict[str, Any]:
     layers = [
-        _layer_data(maps, recorded, title, 0 if maps.name in ONE_LAYER else max_layer_bytes)
+        _layer_data(maps, recorded, title, 0 if maps.name == "rollout" else max_layer_bytes)
         for recorded, title in zip(maps.shown, layer_titles(maps.shown), strict=True)
     ]
     return {

@@ -154,10 +154,11 @@ function heat(row, [rows, columns], opacityOf) {
 function drawPicture() {
   const [now, layer] = [subject(), layerOf()];
   const row = rowOf(viewOf(), layer, state.head, now);
-  const scale = Math.max(1, Math.ceil(560 / Math.max(shown.width, shown.height)));
-  [view.width, view.height] = [shown.width * scale, shown.height * scale];
+  const { width, height } = shown.element;
+  const scale = Math.max(1, Math.ceil(560 / Math.max(width, height)));
+  [view.width, view.height] = [width * scale, height * scale];
   const context = view.getContext("2d");
-  context.imageSmoothingEnabled = shown.width >= 128;
+  context.imageSmoothingEnabled = width >= 128;
   // The heat must stand out from the picture: it takes away half of its colour and a third of its light.
   if (row) context.filter = "saturate(50%) brightness(65%)";
   context.drawImage(shown.element, 0, 0, view.width, view.height);

@@ -14,7 +14,7 @@ from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.draw import to_picture
 from vitrail.interpret.grids import coarsen, with_joined_levels
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.interpret.viewer.maps import Boxes, Grid, Maps
+from vitrail.interpret.viewer.maps import Boxes, Grid, Maps, num_query_prefix
 from vitrail.interpret.viewer.picture import on_picture
 from vitrail.tasks.detection.detections import Detections, SelectedBoxes, select_boxes
 from vitrail.tasks.detection.predictor import Detector
@@ -63,6 +63,9 @@ def explain_boxes(
     count = min(max(int((selected.scores >= threshold).sum()), 1), MAX_BOXES)
     selected = SelectedBoxes(*(part[:count] for part in selected))
     queries = selected.queries.cpu()
+    over_image = [each for each in recorded if each.kind == "self"]
+    # Those of the backbone only if there are no others.
+    of_encoder = [each for each in over_image if BACKBONE not in each.layer.split(".")] or over_image
     of_boxes = [each._replace(weights=each.weights[:, :, queries]) for each in crossing]
     detections = detector.in_pixels(selected, size, name)
     decoder = Maps(
@@ -76,7 +79,7 @@ def explain_boxes(
     encoder = Maps(
         name="encoder",
         title="where patches attend to (encoder)",
-        layers=tuple(with_joined_levels(_of_encoder(recorded))),
+        layers=tuple(with_joined_levels(of_encoder)),
         queries=Grid(),
         keys=Grid(),
     )
@@ -98,25 +101,10 @@ def _boxes(detections: Detections) -> Boxes:
 
 def _keep(recorded: AttentionMap) -> AttentionMap | None:
     """Keep maps that read an image, on the CPU and no finer than displayed."""
-    if recorded.grid is None or recorded.kind not in ("self", "cross"):
-        return None
-    if recorded.kind == "cross":
-        longest = LONGEST_DECODER_GRID
-    elif recorded.query_grid is not None:
-        longest = LONGEST_ENCODER_GRID
-    else:
+    longest = {"cross": LONGEST_DECODER_GRID, "self": LONGEST_ENCODER_GRID}.get(recorded.kind)
+    is_of_boxes = recorded.kind == "self" and recorded.query_grid is None
+    if longest is None or recorded.grid is None or is_of_boxes:
         return None
     coarse = coarsen(recorded, longest)
-    weights = coarse.weights[..., coarse.num_prefix :].cpu()
+    weights = coarse.weights[:, :, num_query_prefix(coarse) :, coarse.num_prefix :].cpu()
     return coarse._replace(weights=weights, num_prefix=0)
-
-
-def _of_encoder(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
-    """Return the encoder's self-attention maps; those of the backbone only if there are no others."""
-    over_image = []
-    for each in maps:
-        if each.kind == "self" and each.query_grid is not None:
-            num_prefix = each.weights.shape[-2] - each.query_grid[0] * each.query_grid[1]
-            over_image.append(each._replace(weights=each.weights[:, :, num_prefix:]))
-    encoder = [each for each in over_image if BACKBONE not in each.layer.split(".")]
-    return encoder or over_image
