@@ -336,7 +336,15 @@ def test_an_image_without_a_usable_box_of_several_is_left_out(
 
     lost = found(verdict)["no-usable-box"]
     (item,) = lost.items
-    assert item.endswith(f"{scenes[number].name}: {len(boxes)} {'boxes' if len(boxes) > 1 else 'box'}")
+    name, reasons = item.split(": ")
+    assert name.endswith(scenes[number].name)
+    assert sum(int(reason.split()[0]) for reason in reasons.split(", ")) == len(boxes)
+    assert set(reasons.translate(str.maketrans("", "", "12 ")).split(",")) <= {
+        "malformed",
+        "empty",
+        "outside",
+        "inverted",
+    }
     assert {Path(name).name for name in verdict.exclude} == {scenes[number].name}
     assert "images-without-boxes" not in found(verdict)
 

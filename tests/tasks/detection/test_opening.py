@@ -145,6 +145,20 @@ def no_numbers(root: Path) -> Path:
     return root
 
 
+def other_encoding(root: Path) -> Path:
+    write_yolo(root, varied_scenes(4, seed=0))
+    for path in (root / "labels").rglob("*.txt"):
+        path.write_bytes(path.read_text().encode("utf-16"))
+    return root
+
+
+def other_names(root: Path) -> Path:
+    write_yolo(root, varied_scenes(4, seed=0))
+    for path in (root / "labels").rglob("*.txt"):
+        path.rename(path.with_name(f"img_{path.name}"))
+    return root
+
+
 def other_json(root: Path) -> Path:
     return write_json(root / "labels.json", {"shapes": []})
 
@@ -170,8 +184,14 @@ def run_configuration(root: Path) -> Path:
         (no_known_class, "no box of a class with a name: 6 boxes with class ids"),
         (
             no_numbers,
-            "no box that can be read: 6 malformed boxes, such as all.json: annotation 0, scene1.png",
+            "no box that can be used: 6 boxes without a class and four finite numbers, left out, such as "
+            "all.json: annotation 0, scene1.png",
         ),
+        (
+            other_encoding,
+            "4 annotation files not readable, left out with the images, such as labels/train/scene0",
+        ),
+        (other_names, "4 annotations of images that are not there, such as labels/train/img_scene"),
         (other_json, "has no list 'images' and 'categories', its keys are 'shapes'"),
         (single_xml, "is not detection data"),
         (run_configuration, "run.yaml names no folder of images, and none lies beside it"),

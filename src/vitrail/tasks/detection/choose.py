@@ -77,6 +77,9 @@ def choose(
                 expected="weights of the same model",
                 remedy="Leave out model.backbone, it follows from the weights",
             )
+    lost = (
+        f": {fullest - config.num_queries} of them can never be found" if config.num_queries < fullest else ""
+    )
     optim = OptimSettings(name="muon", learning_rate=1e-3, matrix_learning_rate=0.02, betas=(0.9, 0.99))
     optim_reason = "fits small models in fewer steps than AdamW"
     if start.whole is not None:
@@ -97,7 +100,11 @@ def choose(
         Choice("data.image_size", "x".join(map(str, image_size)), size_reason),
         Choice("model.name", name, reason),
         *([Choice("model.backbone", config.backbone, "that of the weights")] if start.encoder else []),
-        Choice("model.num_queries", str(config.num_queries), f"the fullest image has {fullest} boxes"),
+        Choice(
+            "model.num_queries",
+            str(config.num_queries),
+            f"the fullest training image has {fullest} boxes{lost}",
+        ),
         *train_choices,
         Choice("optim.name", experiment.optim.name, optim_reason),
         Choice("augment.flip", "true", "flipping does not change the class"),

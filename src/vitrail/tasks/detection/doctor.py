@@ -113,7 +113,7 @@ def find_empty_images(examined: ExaminedBoxes) -> Iterator[Finding]:
         yield finding("no-training-boxes")
     elif len(examined.dataset.test) and not examined.per_class["test"].any():
         yield finding("no-test-boxes")
-    lost = (f"{name}: {number_of(number, 'box')}" for name, number in examined.emptied.items())
+    lost = (f"{name}: {reasons}" for name, reasons in examined.emptied.items())
     yield from listed("no-usable-box", lost)
     empty = [
         image for image in examined.images if not len(image.labels) and image.name not in examined.emptied

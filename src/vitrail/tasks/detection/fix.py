@@ -7,7 +7,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,6 +27,7 @@ from vitrail.tasks.detection.assembly import id_shift
 from vitrail.tasks.detection.box_format import reread_boxes
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.faults import RepairedBoxes, repair_boxes
+from vitrail.tasks.detection.findings import listed
 from vitrail.tasks.detection.inspection import ExaminedBoxes, SeenImage, frame_of, inspect_boxes, to_upright
 
 FOLDERS = {"train": "train", "validation": "val", "test": "test"}  # as COCO calls them
@@ -39,6 +40,7 @@ CHANGES = {
     "copy": "{} left out: same pixels as in an earlier split",
     "emptied": "{} left out: no box of it can be used, and without any it would say that no object is there",
     "upright": "{} turned upright, as the Exif tag says",
+    "resized": "{} given the size that the file has, where another one was claimed",
     "renumbered": "{} given the class that the id means: ids were off by one",
     "unknown-class": "{} dropped: a class id without a name",
     "malformed": "{} dropped: not a class and four finite numbers",
@@ -52,10 +54,10 @@ CHANGES = {
     "outside": "{} dropped: outside the image",
     "duplicate": "{} dropped: drawn twice",
 }
-"""How each kind of change is reported; the first four are of images, the others of boxes."""
+"""How each kind of change is reported; the first five are of images, the others of boxes."""
 Items = defaultdict[str, list[str]]
 """Names of images, or of boxes by their number, by kind of change."""
-OF_IMAGES = ("unreadable", "copy", "emptied", "upright")
+OF_IMAGES = ("unreadable", "copy", "emptied", "upright", "resized")
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,12 @@ class Fixed:
     boxes: dict[str, int]
     items: dict[str, list[str]]
     """What changed, by the kinds of ``CHANGES``: names of images, or of boxes by their number."""
-    class_ids: dict[str, tuple[int, int]] = field(default_factory=dict)
+    class_ids: dict[str, tuple[int, int]]
     """Classes with another id in the copy, by name: the id in the source and that in the copy."""
+    num_read: tuple[int, int]
+    """Images and boxes that were read."""
+    notes: tuple[str, ...]
+    """What was not, or not as it stands in the source."""
 
     @property
     def changes(self) -> dict[str, int]:
@@ -80,15 +86,16 @@ class Fixed:
 
     def summary(self) -> list[str]:
         """Return a line for each kind of change, and one for the whole."""
-        lines = [
-            CHANGES[kind].format(number_of(count, "image" if kind in OF_IMAGES else "box"))
-            for kind, count in self.changes.items()
-        ] or ["nothing had to be changed"]
+        lines = [f"when it was read: {note}" for note in self.notes]
+        for kind, count in self.changes.items():
+            lines.append(CHANGES[kind].format(number_of(count, "image" if kind in OF_IMAGES else "box")))
+        lines = lines or ["nothing had to be changed"]
         if self.class_ids:
             renamed = ", ".join(f"{name} {old} to {new}" for name, (old, new) in self.class_ids.items())
             lines.append(f"class ids of the copy count from {FIRST_CLASS_ID}: {renamed}")
-        whole = f"{sum(self.images.values()):,} images, {sum(self.boxes.values()):,} boxes"
-        return [*lines, f"clean copy: {self.folder} ({whole})"]
+        counts = zip(map(sum, (self.images.values(), self.boxes.values())), self.num_read, strict=True)
+        images, boxes = (f"{kept:,} of {read:,}" if kept < read else f"{kept:,}" for kept, read in counts)
+        return [*lines, f"clean copy: {self.folder} ({images} images, {boxes} boxes)"]
 
 
 def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
@@ -157,12 +164,17 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
             write_durably(path, json.dumps(part))
     numbered = enumerate(zip(dataset.class_names, dataset.class_ids, strict=True), start=FIRST_CLASS_ID)
     has_ids = bool(dataset.facts.declared_class_ids)
+    absent = listed("annotations-without-image", dataset.facts.annotations_without_image)
+    notes = [note for note in (*dataset.findings, *absent) if note.severity == "warning"]
+    splits = dataset.splits.values()
     return Fixed(
         folder,
         {split: len(part["images"]) for split, part in parts.items()},
         {split: len(part["annotations"]) for split, part in parts.items()},
         {kind: items[kind] for kind in CHANGES if items[kind]},
         {name: (old, new) for new, (name, old) in numbered if has_ids and old != new},
+        (sum(map(len, splits)), sum(split.num_boxes for split in splits)),
+        tuple(note.message for note in notes if note.check != "malformed-boxes"),
     )
 
 
@@ -216,6 +228,8 @@ def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, 
         repaired = repair_boxes(boxes, image.labels, image.is_crowd, (seen.height, seen.width))
         numbers |= repaired.changes
         changes = {kind: [f"{image.name}: box {n}" for n in each] for kind, each in numbers.items()}
+        if frame.kind == "unknown":
+            changes["resized"] = [image.name]
         had_boxes = len(image.labels) or dataset.facts.num_left_out(image.name)
         if had_boxes and not len(repaired.kept):
             changes["emptied"] = [image.name]

@@ -6,6 +6,7 @@ for the file as stored, before Exif turns it, or for a larger or smaller copy of
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -173,8 +174,12 @@ class ExaminedBoxes(SeenImages):
 
     @cached_property
     def format(self) -> FormatJudgement:
-        """The likely box format, judged over all splits."""
-        return judge_format(self.dataset)
+        """The likely box format, by the sizes that images have, whatever the source claims."""
+        sizes = {name: split.sizes.copy() for name, split in self.dataset.splits.items()}
+        for image in self.images:
+            sizes[image.split][image.position] = image.frame.size
+        splits = {name: replace(split, sizes=sizes[name]) for name, split in self.dataset.splits.items()}
+        return judge_format(replace(self.dataset, **splits))
 
     @cached_property
     def is_judged(self) -> Bool[np.ndarray, " n"]:
@@ -209,18 +214,24 @@ class ExaminedBoxes(SeenImages):
         return self.is_sound & ~self.faults.inverted & ~self.table.is_crowd
 
     @cached_property
-    def emptied(self) -> dict[str, int]:
-        """By name of each image that has annotated boxes and none to use, their number.
+    def emptied(self) -> dict[str, str]:
+        """By name of each image that has annotated boxes and none to use, what they are.
 
         To test on, a crowd is of use, as predictions in it are not wrong.
         """
-        is_used = np.bincount(self.table.image, self.is_object, len(self.images)) > 0
-        numbers = {}
-        for image, is_kept in zip(self.images, is_used, strict=True):
-            number = len(image.labels) + self.dataset.facts.num_left_out(image.name)
-            if number and not is_kept and (image.split == "train" or not image.is_crowd.any()):
-                numbers[image.name] = number
-        return numbers
+        facts, table = self.dataset.facts, self.table
+        is_used = np.bincount(table.image, self.is_object, len(self.images)) > 0
+        masks = {"around a group": table.is_crowd, **self.faults._asdict()}
+        reasons = {}
+        for index in np.flatnonzero(~is_used).tolist():
+            image = self.images[index]
+            of_image = slice(*np.searchsorted(table.image, [index, index + 1]))
+            counts = {kind.replace("_", " "): int(mask[of_image].sum()) for kind, mask in masks.items()}
+            counts["of no class with a name"] = len(facts.unknown_boxes.get(image.name, ()))
+            counts["malformed"] = facts.malformed_boxes.get(image.name, 0)
+            if any(counts.values()) and (image.split == "train" or not image.is_crowd.any()):
+                reasons[image.name] = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+        return reasons
 
     @cached_property
     def per_class(self) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_nam
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import divide
 from vitrail.tasks.detection.dataset import BoxDataset, RawBoxes
-from vitrail.tasks.detection.findings import finding
+from vitrail.tasks.detection.findings import finding, listed
 from vitrail.tasks.detection.formats import BOX_FORMATS
 from vitrail.tasks.detection.formats.objects import is_of_boxes, read_by_name
 from vitrail.tasks.detection.settings import BoxDataSettings
@@ -63,27 +63,9 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
         raw, format_name = draw_shapes(), "built-in"
     else:
         raw, format_name = locate(text, read=_read_path, read_by_name=read_by_name)
-    divided = _divide(text, raw, format_name, settings or DataSettings(source=text))
-    if not any(split.num_boxes for split in divided.splits.values()):
-        number = sum(map(len, divided.splits.values()))
-        facts = divided.facts
-        without_name, malformed = sum(map(len, facts.unknown_boxes.values())), facts.malformed_boxes
-        given = f"{text} has {number_of(number, 'image')} and no box"
-        if without_name:
-            used = ", ".join(map(str, list(facts.boxes_by_class_id)[:10]))
-            given += f" of a class with a name: {number_of(without_name, 'box')} with class ids {used}"
-        elif malformed:
-            example = next(
-                item for note in raw.findings if note.check == "malformed-boxes" for item in note.items
-            )
-            given += (
-                f" that can be read: {number_of(sum(malformed.values()), 'malformed box')}, such as {example}"
-            )
-        remedy = "Annotate the images; 'vitrail predict' needs no annotations"
-        if without_name or malformed:
-            remedy = "Give the classes names, or correct their ids" if without_name else "Correct the boxes"
-        raise DataError(given, expected="images with at least one box in all", remedy=remedy)
-    return divided
+    if not any(split.num_boxes for split in raw.splits.values()):
+        raise _no_boxes(text, raw)
+    return _divide(text, raw, format_name, settings or DataSettings(source=text))
 
 
 def recognises(source: str) -> int:
@@ -137,6 +119,24 @@ def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings
     )
     named: dict[str, Any] = {"class_names": raw.class_names, "class_ids": raw.class_ids, "facts": raw.facts}
     return BoxDataset(source=source, format=format_name, **named, **divided)
+
+
+def _no_boxes(source: str, raw: RawBoxes) -> DataError:
+    number, unknown = sum(map(len, raw.splits.values())), raw.facts.unknown_boxes
+    given = f"{source} has {number_of(number, 'image')} and no box"
+    remedy = "Annotate the images; 'vitrail predict' needs no annotations"
+    lost = [*raw.findings, *listed("annotations-without-image", raw.facts.annotations_without_image)]
+    lost = [note for note in lost if note.severity == "warning" and note.items]
+    if unknown:
+        boxes = number_of(sum(map(len, unknown.values())), "box")
+        used = ", ".join(map(str, list(raw.facts.boxes_by_class_id)[:10]))
+        given += f" of a class with a name: {boxes} with class ids {used}"
+        remedy = "Give the classes names, or correct their ids"
+    elif lost:
+        given = f"{source} has no box that can be used: "
+        given += "; ".join(f"{note.message}, such as {note.items[0]}" for note in lost)
+        remedy = "Correct these files, so that they can be read and found with their images"
+    return DataError(given, expected="images with at least one box in all", remedy=remedy)
 
 
 def _unknown(path: Path) -> DataError:

@@ -116,6 +116,19 @@ def test_areas_of_outlines_are_batched_in_the_order_of_their_boxes(tmp_path: Pat
     assert [area for sample in batch.samples for area in sample.areas.tolist()] == [7.5, 11, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("suffix", [".PNG", ".jpg"])
+def test_names_with_another_suffix_are_found(tmp_path: Path, suffix: str) -> None:
+    def change(content: Any) -> None:
+        for entry in content["images"]:
+            entry["file_name"] = Path(entry["file_name"]).with_suffix(suffix).name
+
+    raw = read_changed(tmp_path, change)
+
+    (finding,) = raw.findings
+    assert (finding.check, finding.count) == ("other-suffixes", len(raw.splits["train"]))
+    assert finding.items[0] == f"scene0{suffix} (scene0.png)"
+
+
 def test_classes_are_ordered_by_id_and_kept_without_boxes(tmp_path: Path) -> None:
     def change(content: Any) -> None:
         content["categories"] = [*content["categories"][::-1], {"id": 0, "name": "all"}]

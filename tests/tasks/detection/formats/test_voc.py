@@ -63,10 +63,11 @@ def test_folders_without_lists_and_flat_ones_are_undivided(tmp_path: Path) -> No
     write_voc(tmp_path / "a", scenes)
     (tmp_path / "a" / "ImageSets" / "Main" / "train.txt").unlink()
     write_flat_voc(tmp_path / "b", scenes)
-    write_images(tmp_path / "c" / "images", scenes)
-    for scene in scenes:
-        write_text(tmp_path / "c" / "annotations" / f"{scene.stem}.xml", voc_text(scene))
-    for name in "abc":
+    for name, folder in (("c", "annotations"), ("d", "annots")):  # the latter is no usual name
+        write_images(tmp_path / name / "images", scenes)
+        for scene in scenes:
+            write_text(tmp_path / name / folder / f"{scene.stem}.xml", voc_text(scene))
+    for name in "abcd":
         assert VOC.recognises(tmp_path / name)
         raw = VOC.read(tmp_path / name)
         assert_holds(raw, scenes)

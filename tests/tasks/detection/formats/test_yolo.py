@@ -293,6 +293,20 @@ def test_faulty_yaml_files_are_explained(tmp_path: Path, text: str, given: str) 
         assert caught.value.remedy
 
 
+def test_folders_of_another_machine_are_sought_beside_the_file(tmp_path: Path) -> None:
+    write_yolo(tmp_path, varied_splits())
+    (tmp_path / "data.yaml").write_text("train: C:\\Users\\Ann\\there\nnames: [a, b, c]\n")
+
+    raw = YOLO.read(tmp_path)
+
+    assert {name: len(split) for name, split in raw.splits.items()} == {
+        "train": 8,
+        "validation": 5,
+        "test": 4,
+    }
+    assert [finding.check for finding in raw.findings] == ["missing-splits"]
+
+
 @pytest.mark.parametrize("content", [b"", b"- a\n- b\n", b"\xff\xfe\x00", b"a: b\n" * 300_000])
 def test_files_that_are_no_mapping_are_explained(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "data.yaml"

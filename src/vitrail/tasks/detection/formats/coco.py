@@ -79,9 +79,11 @@ def read_coco(
             reading.note("malformed-entries", f"{path.name}: image {position}")
         elif named.setdefault(key, file_name) != file_name:
             repeated[key] = f"{path.name}: image id {key} ({named[key]}, {file_name})"
-        elif (file := finder.find(file_name)) is None:
+        elif (file := finder.find(file_name) or finder.find_stem(Path(file_name).stem)) is None:
             absent[key] = file_name
         else:
+            if file.name != Path(file_name.replace("\\", "/")).name:
+                reading.note("other-suffixes", f"{file_name} ({file.name})")
             size = claimed_size(entry.get("height"), entry.get("width"))
             images[key] = AnnotatedImage(file, relative_name(file, reading.root), claimed_size=size)
     for key, called in repeated.items():

@@ -23,6 +23,7 @@ from vitrail.data.file_places import (
     existing,
     first_entries,
     folders_in,
+    is_image_name,
     nested,
     relative_name,
     split_folders,
@@ -217,11 +218,13 @@ def _is_root(folder: Path) -> bool:
 
 def _annotation_folder(folder: Path) -> Path | None:
     """Find annotations by the beginning of some files."""
-    for candidate in existing([*(folder / name for name in ANNOTATION_FOLDERS), folder]):
-        names = sorted(
-            entry.name for entry in first_entries(candidate) if entry.name.lower().endswith(".xml")
-        )
-        for name in names[:5]:
+    usual = existing([*(folder / name for name in ANNOTATION_FOLDERS), folder])
+    others = [each for each in folders_in(folder)[:20] if each not in split_folders(folder).values()]
+    for candidate in dict.fromkeys([*usual, *others]):
+        listed = sorted(entry.name for entry in first_entries(candidate))
+        if candidate not in usual and any(map(is_image_name, listed)):  # a data set of its own
+            continue
+        for name in [name for name in listed if name.lower().endswith(".xml")][:5]:
             with suppress(OSError), (candidate / name).open("rb") as file:
                 # UTF-16 has a zero in each letter
                 if b"<annotation" in file.read(PEEK).replace(b"\0", b""):

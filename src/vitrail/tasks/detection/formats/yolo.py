@@ -12,7 +12,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import torch
 
@@ -389,6 +389,11 @@ def _images(done: _YoloReading) -> dict[SplitName, list[Path]]:
             by_split[split] = images
         for entry in missing if images or missing else [", ".join(entries)]:
             done.note("missing-splits", f"{split}: {entry}")
+    of_another_machine = all(
+        PureWindowsPath(entry).anchor for each in config.folders.values() for entry in each
+    )
+    if not by_split and of_another_machine and any((found := images_by_split(done.root)).values()):
+        return found
     if not by_split:
         absent = ", ".join(done.notes["missing-splits"])
         raise DataError(
