@@ -46,6 +46,13 @@ def test_the_name_of_another_library_is_answered_with_ours(asked, nearest):
     assert caught.value.remedy.startswith(f"Did you mean {nearest}")
 
 
+def test_a_repository_that_is_no_model_is_given_as_weights():
+    with pytest.raises(
+        ConfigError, match="Give --weights hf:Helsinki-NLP/opus-mt-en-de for a published model"
+    ):
+        MODELS["Helsinki-NLP/opus-mt-en-de"]
+
+
 def test_a_wrong_field_is_answered_with_the_nearest():
     with pytest.raises(ConfigError, match=r"'vit_b16' has no setting 'num_clases'.*'num_classes'"):
         build("vit_b16", num_clases=3)

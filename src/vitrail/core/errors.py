@@ -79,6 +79,8 @@ def did_you_mean(
     nearest = list(dict.fromkeys(names[each] for each in close))[:3]
     if nearest:
         return "Did you mean " + " or ".join(repr(match) for match in nearest) + "?"
+    if others and "/" in name:
+        return f"Give --weights hf:{name} for a published model"
     return otherwise or "Choose one of: " + ", ".join(known)
 
 
