@@ -169,23 +169,32 @@ def table_stem(name: str, suffixes: Sequence[str], *, compressed: bool = False) 
 
 def column_names(path: Path, flattened: str = "") -> list[str]:
     """Peek at the columns of a table; empty if they cannot be told. ``flattened`` is as in ``read_table``."""
+    names, fields = _peek(path)
+    return fields.get(flattened) or names
+
+
+def column_fields(path: Path) -> dict[str, list[str]]:
+    """Peek at the fields of a table's columns of objects."""
+    return _peek(path)[1]
+
+
+def _peek(path: Path) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the columns of a table, and the fields of those of objects, as far as a cheap look tells."""
     try:
         if _suffix(path) == ".parquet":
             import pyarrow.parquet
 
             schema = pyarrow.parquet.read_schema(path)
-            return arrow_fields(schema).get(flattened) or list(schema.names)
+            return list(schema.names), arrow_fields(schema)
         if _suffix(path) in JSON_SUFFIXES:
             row = json.loads(_first_line(path))
-            if not isinstance(row, Mapping):
-                return []
-            inner = row.get(flattened)
-            return list(inner if isinstance(inner, Mapping) else row)
+            row = row if isinstance(row, Mapping) else {}
+            return list(row), {column: _keys(value) for column, value in row.items()}
         lines = [line for line in split_lines(read_content(path, PEEKED_BYTES)) if line.strip()]
         rows = csv.reader(lines[:LOOKED_AT], delimiter=max("\t,;|", key=next(iter(lines), "").count))
-        return name_columns([*rows]) or []
+        return name_columns([*rows]), {}
     except (OSError, ValueError, ImportError, csv.Error, RecursionError):
-        return []
+        return [], {}
 
 
 def name_columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -214,19 +223,6 @@ def name_columns(rows: Sequence[Sequence[str]]) -> list[str]:
         if recurs and all(map(WORD.fullmatch, labels)) and len(set(texts)) > len(set(labels)):
             return ["text", "label"] if place else ["label", "text"]
     return first
-
-
-def column_fields(path: Path) -> dict[str, list[str]]:
-    """Peek at the fields of a table's columns of objects."""
-    try:
-        if _suffix(path) == ".parquet":
-            import pyarrow.parquet
-
-            return arrow_fields(pyarrow.parquet.read_schema(path))
-        row = json.loads(_first_line(path))
-        return {column: _keys(value) for column, value in row.items()} if isinstance(row, Mapping) else {}
-    except (OSError, ValueError, ImportError, RecursionError):
-        return {}
 
 
 def rows_at_the_start(path: Path, prose: Prose) -> list[list[str]]:

@@ -35,13 +35,7 @@ class ServedPredictor(serving.Servable):
     option_names: tuple[str, ...] = ("top", "method", "class_name")
 
     def __init__(self, source: Source, choice: serving.EngineChoice) -> None:
-        self.predictor = Predictor(
-            source,
-            engine=choice.engine,
-            precision=choice.precision,
-            batch_size=choice.batch_size,
-            trust=choice.trust,
-        )
+        self.predictor = Predictor(source, **choice._asdict())
 
     def describe(self) -> dict[str, Any]:
         predictor = self.predictor

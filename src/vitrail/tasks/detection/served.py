@@ -24,13 +24,7 @@ class ServedDetector(Servable):
     option_names: tuple[str, ...] = ("threshold",)
 
     def __init__(self, source: Source, choice: EngineChoice) -> None:
-        self.detector = Detector(
-            source,
-            engine=choice.engine,
-            precision=choice.precision,
-            batch_size=choice.batch_size,
-            trust=choice.trust,
-        )
+        self.detector = Detector(source, **choice._asdict())
 
     def describe(self) -> dict[str, Any]:
         detector = self.detector
