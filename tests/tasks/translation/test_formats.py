@@ -21,9 +21,7 @@ from vitrail.tasks.translation.formats import PAIR_FORMATS
 from vitrail.tasks.translation.formats.tables import NAME, is_of_pairs, read_by_name
 from vitrail.tasks.translation.formats.text_files import find_gap
 
-TABLE, LINES, PARQUET = (
-    PAIR_FORMATS[name] for name in ("table of pairs", "JSON lines of pairs", "parquet of pairs")
-)
+TABLE = PAIR_FORMATS["table of pairs"]
 SAVED, TEXTS = PAIR_FORMATS["Hugging Face data set of pairs"], PAIR_FORMATS["two text files"]
 ROWS = [("A cat.", "Eine Katze."), ('He said "no".', '"Nein", sagte er.'), ("Yes, and no.", "Ja und nein.")]
 EN_DE = ("en", "de")
@@ -53,8 +51,8 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_every_format_says_what_it_looks_like() -> None:
-    assert len(PAIR_FORMATS) == 5
-    assert len({entry.rank for entry in PAIR_FORMATS.values()}) == 5
+    assert len(PAIR_FORMATS) == 3
+    assert len({entry.rank for entry in PAIR_FORMATS.values()}) == 3
     assert all(entry.layout and entry.name == name for name, entry in PAIR_FORMATS.items())
 
 
@@ -174,7 +172,7 @@ def test_tables_of_images_and_of_other_things_are_not_recognised(
     tmp_path: Path, name: str, content: str
 ) -> None:
     (tmp_path / name).write_text(content)
-    assert not any(each.recognises(tmp_path / name, None) for each in (TABLE, LINES, PARQUET, SAVED, TEXTS))
+    assert not any(each.recognises(tmp_path / name, None) for each in (TABLE, TABLE, TABLE, SAVED, TEXTS))
 
 
 GOOD = '{"en": "a", "de": "b"}\n'
@@ -205,7 +203,7 @@ GOOD = '{"en": "a", "de": "b"}\n'
 )
 def test_tables_that_cannot_be_used_say_why(tmp_path: Path, name: str, content: str, fault: str) -> None:
     (tmp_path / name).write_text(content)
-    read = {".tsv": TABLE, ".csv": TABLE, ".jsonl": LINES, ".parquet": PARQUET}[Path(name).suffix].read
+    read = TABLE.read
     with pytest.raises(DataError, match=fault):
         read(tmp_path / name, None)
 
@@ -225,8 +223,8 @@ def test_json_lines_have_three_shapes(
     rows = [("A cat.", "Eine Katze."), ("\u00fcber\u2028all", 'so "gut"')]
     path = tmp_path / "rows.jsonl"
     write_lines(path, [shape(*row) for row in rows])
-    assert LINES.recognises(path, None)
-    raw = LINES.read(path, None)
+    assert TABLE.recognises(path, None)
+    raw = TABLE.read(path, None)
     assert raw.languages == languages
     expected = [(target, source) for source, target in rows] if languages[0] == "de" else rows
     assert pairs_of(raw.splits["train"]) == expected
@@ -250,14 +248,14 @@ def test_values_of_json_lines_become_lines_of_text(
     tmp_path: Path, content: str, wanted: tuple[str, str] | None, expected: list[tuple[str, str]]
 ) -> None:
     (tmp_path / "rows.jsonl").write_text(content)
-    assert pairs_of(LINES.read(tmp_path / "rows.jsonl", wanted).splits["train"]) == expected
+    assert pairs_of(TABLE.read(tmp_path / "rows.jsonl", wanted).splits["train"]) == expected
 
 
 def test_blank_lines_are_skipped_and_do_not_shift_the_names(tmp_path: Path) -> None:
     content = b'\n{"en": "a", "de": "b"}\n \n{"en": "c", "de": "d"}\n'
     (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(content))
-    assert LINES.recognises(tmp_path, None)
-    assert LINES.read(tmp_path, None).splits["train"].names == ("train.jsonl:2", "train.jsonl:4")
+    assert TABLE.recognises(tmp_path, None)
+    assert TABLE.read(tmp_path, None).splits["train"].names == ("train.jsonl:2", "train.jsonl:4")
 
 
 SOURCES, TARGETS = ["A cat.", "A dog.", None], ["Eine Katze.", "Ein Hund.", "Ein Vogel."]
@@ -276,8 +274,8 @@ def test_columns_and_structs_of_parquet_are_read(
     tmp_path: Path, columns: dict[str, Any], languages: tuple[str, str]
 ) -> None:
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
-    assert PARQUET.recognises(tmp_path / "rows.parquet", None)
-    raw = PARQUET.read(tmp_path / "rows.parquet", None)
+    assert TABLE.recognises(tmp_path / "rows.parquet", None)
+    raw = TABLE.read(tmp_path / "rows.parquet", None)
     assert raw.languages == languages
     assert raw.splits["train"].sources == ("A cat.", "A dog.", "")
     assert raw.splits["train"].targets == tuple(TARGETS)
@@ -288,8 +286,8 @@ def test_parts_of_splits_are_joined(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"):
         pq.write_table(pa.table({"translation": STRUCTS}), tmp_path / "data" / f"{name}.parquet")
-    assert PARQUET.recognises(tmp_path, None)
-    raw = PARQUET.read(tmp_path, ("de", "en"))
+    assert TABLE.recognises(tmp_path, None)
+    raw = TABLE.read(tmp_path, ("de", "en"))
     assert sizes(raw) == {"train": 6, "validation": 3}
     assert len(set(raw.splits["train"].names)) == 6
     assert raw.splits["train"].sources[3] == "Eine Katze."
@@ -298,15 +296,15 @@ def test_parts_of_splits_are_joined(tmp_path: Path) -> None:
 def test_parquet_of_images_is_not_recognised_and_unusable_text_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.parquet"
     pq.write_table(pa.table({"image": [b"x"], "label": [0]}), path)
-    assert not PARQUET.recognises(path, None)
-    assert not PARQUET.recognises(tmp_path, None)
+    assert not TABLE.recognises(path, None)
+    assert not TABLE.recognises(tmp_path, None)
     pq.write_table(pa.table({"en": pa.array([], pa.string()), "de": pa.array([], pa.string())}), path)
     with pytest.raises(DataError, match="has no row"):
-        PARQUET.read(path, None)
+        TABLE.read(path, None)
     bad = pa.array([b"f\xfcr"], pa.binary()).view(pa.string())
     pq.write_table(pa.table({"en": bad, "de": ["x"]}), path)
     with pytest.raises(DataError, match=r"cannot be read as a table: .*utf-8"):
-        PARQUET.read(path, None)
+        TABLE.read(path, None)
 
 
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,9 +312,9 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pq.write_table(pa.table({"en": SOURCES, "de": TARGETS}), path)
     for package in ("pyarrow.parquet", "pyarrow", "datasets"):
         monkeypatch.setitem(sys.modules, package, None)
-    assert not PARQUET.recognises(path, None)
+    assert not TABLE.recognises(path, None)
     with pytest.raises(DataError, match=r"needs the package pyarrow.*pip install"):
-        PARQUET.read(path, None)
+        TABLE.read(path, None)
     with pytest.raises(DataError, match=r"needs the package datasets.*pip install"):
         read_by_name("owner/name", None)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from vitrail.data.hub_sets import HubSet, cached_features, load_named, load_save
 from vitrail.data.splits import SplitName, assign_splits, rows_by_split
 from vitrail.data.tables import (
     IMAGE_COLUMNS,
+    JSON_SUFFIXES,
     LABEL_COLUMNS,
     Prose,
     Table,
@@ -46,7 +47,9 @@ TARGET_COLUMNS = ("target", "tgt", "trg", "target_text", "target_sentence")
 STRUCT_COLUMN = "translation"
 """A column with one text per language, as on the Hugging Face hub."""
 
-DELIMITED, JSON_LINES, PARQUET = (".tsv", ".csv", ".txt"), (".jsonl", ".ndjson"), (".parquet",)
+DELIMITED = (".tsv", ".csv", ".txt")
+KINDS = (DELIMITED, JSON_SUFFIXES, (".parquet",))
+"""Suffixes of tables, those of one kind together; the first kind that holds pairs is read."""
 EXPECTED = 'an object such as {"en": "...", "de": "..."} on each line'
 MOST = 0.8  # fraction of the rows that must agree with a guess about all
 NUMBER = re.compile(r"\s*[-+]?[\d.,:/ ]+%?\s*")
@@ -57,28 +60,34 @@ TELLING = re.compile(
 )
 
 
-def recognises(path: Path, wanted: Languages | None, *, suffixes: tuple[str, ...]) -> bool:
-    """Accept a table whose first row is a pair, or a folder with one named ``train`` or the like.
+def _files_of(path: Path, wanted: Languages | None) -> dict[str, list[Path]]:
+    """Return the tables of a path whose first row is a pair, of one kind; those of a folder by split.
 
     Delimited text needs no header if its first two columns hold sentences.
     """
-    try:
-        file = next((files[0] for files in tables_of(path, suffixes).values()), None)
-        if file is None or suffixes is not DELIMITED:
-            return file is not None and are_pairs(column_names(file, STRUCT_COLUMN), wanted)
+    for suffixes in KINDS:
+        files = tables_of(path, suffixes)
+        if files and _holds_pairs(next(iter(files.values()))[0], suffixes, wanted):
+            return files
+    return {}
+
+
+def _holds_pairs(file: Path, suffixes: tuple[str, ...], wanted: Languages | None) -> bool:
+    with suppress(OSError, DataError):
+        if suffixes is not DELIMITED:
+            return are_pairs(column_names(file, STRUCT_COLUMN), wanted)
         rows = rows_at_the_start(file, _prose(wanted))
         return bool(rows) and (are_pairs(_header(rows), wanted) or _are_sentences(rows))
-    except (OSError, DataError):
-        return False
+    return False
 
 
-def read(path: Path, wanted: Languages | None, *, suffixes: tuple[str, ...]) -> RawPairs:
+def read(path: Path, wanted: Languages | None) -> RawPairs:
     """Read one table, possibly with a split column, or those of the splits in a folder.
 
     Raises:
         DataError: a table is damaged, has no recognised columns or no row, or a row is of no known split.
     """
-    files = tables_of(path, suffixes)
+    files = _files_of(path, wanted) or tables_of(path, [suffix for kind in KINDS for suffix in kind])
     parts, findings = assign_splits(files, str(path))
 
     def named_table(file: Path) -> tuple[str, Table]:
@@ -309,26 +318,14 @@ FORMATS = (
         read=read_saved,
         rank=5,
     ),
-    *(
-        Format(
-            name=name,
-            layout=layout,
-            recognises=partial(recognises, suffixes=suffixes),
-            read=partial(read, suffixes=suffixes),
-            rank=rank,
-            suffixes=tuple(suffix for suffix in suffixes if suffix != ".txt"),
-        )
-        for name, rank, suffixes, layout in (
-            ("table of pairs", 20, DELIMITED,
-             "a .tsv, .txt (tabs) or .csv file with two columns, or with a header that names them (en, de; "
-             "source, target), or a folder with train.tsv (val.tsv, test.tsv) or the like"),
-            ("JSON lines of pairs", 30, JSON_LINES,
-             'a .jsonl file with {"en": ..., "de": ...}, {"source": ..., "target": ...} or '
-             '{"translation": {"en": ..., "de": ...}} on each line, or a folder with train.jsonl '
-             "(test.jsonl)"),
-            ("parquet of pairs", 40, PARQUET,
-             "a .parquet file with columns en and de, source and target, or translation, or a folder with "
-             "train.parquet (test.parquet) or parts of them"),
-        )
+    Format(
+        name="table of pairs",
+        layout="a .tsv, .txt (tabs) or .csv file with two columns, or with a header that names them (en, de; "
+        "source, target); a .jsonl or .parquet file with such fields, or with translation, a text for each "
+        "language; or a folder with train.tsv (val.tsv, test.tsv) or the like",
+        recognises=lambda path, wanted: bool(_files_of(path, wanted)),
+        read=read,
+        rank=20,
+        suffixes=(".tsv", ".csv", *JSON_SUFFIXES, ".parquet"),
     ),
-)  # fmt: skip
+)
