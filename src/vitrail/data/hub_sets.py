@@ -161,6 +161,13 @@ def load_named(name: str, load: Callable[[Any], Any], *, hint: str = "") -> HubS
     return _by_split(loaded, name)
 
 
+def load_configured(name: str) -> HubSet:
+    """Load a data set by ``owner/name``, or one of its configurations by ``owner/name/config``, as above."""
+    owner, *rest = name.split("/")
+    hint = "; one of several configurations is named hf:owner/name/config"
+    return load_named(name, lambda hub: hub.load_dataset("/".join((owner, *rest[:1])), *rest[1:]), hint=hint)
+
+
 def import_datasets(name: str) -> Any:
     """Return the package ``datasets``.
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -192,25 +192,13 @@ def percent(found: Any) -> float:
     return min(found.score, 100.0)  # equal texts have 100.00000000000004
 
 
-@runtime_checkable
-class ScoredRow(Protocol):
-    """A sample in a report's table."""
-
-    @property
-    def index(self) -> int:
-        """Index in its source."""
-
-
-R = TypeVar("R", bound=ScoredRow)
-
-
-def rank_rows(rows: Sequence[R], score: str, *, best_first: bool = False) -> list[R]:
+def rank_rows(rows: Sequence[Any], score: str, *, best_first: bool = False) -> list[Any]:
     """Sort the rows of a table by a score, worst first by default, and equal ones by their index."""
     sign = -1 if best_first else 1
     return sorted(rows, key=lambda row: (sign * getattr(row, score), row.index))
 
 
-def typical_rows(rows: Sequence[R], score: str, count: int) -> list[R]:
+def typical_rows(rows: Sequence[Any], score: str, count: int) -> list[Any]:
     """Return the rows whose score is nearest to the median, neither flattering nor unkind."""
     start = max(0, (len(rows) - count) // 2)
     return rank_rows(rows, score)[start : start + count]

@@ -360,7 +360,7 @@ def test_saved_images_and_other_folders_are_not_recognised_and_damaged_ones_refu
 def test_without_a_network_the_error_says_so() -> None:
     with pytest.raises(DataError, match=r"'nobody/nothing/de-en'.*cannot be loaded.*connect to the network"):
         read_by_name("nobody/nothing/de-en", None)
-    with pytest.raises(DataError, match=r"not of the form owner/name"):
+    with pytest.raises(DataError, match=r"'nobody'.*cannot be loaded"):
         read_by_name("nobody", None)
 
 

@@ -179,7 +179,7 @@ def test_names_of_the_hub_reach_the_package(monkeypatch: pytest.MonkeyPatch) -> 
 
     asked = []
 
-    def load_dataset(name: str, config: str | None) -> datasets.Dataset:
+    def load_dataset(name: str, config: str | None = None) -> datasets.Dataset:
         asked.append((name, config))
         return datasets.Dataset.from_list([{"translation": {"en": str(i), "de": str(i)}} for i in range(10)])
 

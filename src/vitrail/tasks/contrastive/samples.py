@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from vitrail.data.dataset import ImageSplit, Progress
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import ImageSource
 from vitrail.data.text.rows import bounded_row
@@ -37,7 +35,6 @@ class ImageTextSource:
         augment: only ``min_crop_area`` is used here.
         max_length: maximum subwords of a caption, including begin and end.
         cache: as of ``ImageSource``.
-        progress: as of ``ImageSource``.
     """
 
     def __init__(
@@ -49,12 +46,9 @@ class ImageTextSource:
         *,
         max_length: int,
         cache: bool = False,
-        progress: Progress | None = None,
     ) -> None:
-        labels = np.zeros(len(split), dtype=np.int64)
-        content = ImageSplit(split.images, labels, split.names)
         self.split = split
-        self._images = ImageSource(content, preprocessing, augment, cache=cache, progress=progress)
+        self._images = ImageSource(split.unlabelled, preprocessing, augment, cache=cache)
         texts = [text for captions in split.captions for text in captions]
         rows = iter(subwords.encode(preprocessing.prepare(texts)))
         self._rows = [

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
 from vitrail.core.durable import explained
 from vitrail.core.errors import ConfigError
@@ -23,15 +23,6 @@ Layout = Literal["text", "scores", "json"]
 """Per line: its translation; score, tab and translation; or everything, as JSON."""
 
 
-@runtime_checkable
-class ByteSink(Protocol):
-    """A binary file, or ``sys.stdout.buffer``."""
-
-    def write(self, content: bytes, /) -> Any: ...
-
-    def flush(self) -> None: ...
-
-
 class TranslatedLines(NamedTuple):
     """Number of translated lines and errors."""
 
@@ -45,7 +36,7 @@ def translate_file(
     source: str | Path | None,
     *,
     standard_input: ByteLines,
-    standard_output: ByteSink,
+    standard_output: Any,
     tell: Callable[[int, str, str], None],
     output: Path | None = None,
     layout: Layout = "text",
@@ -60,6 +51,7 @@ def translate_file(
 
     Args:
         source: a UTF-8 file, gzipped if its name ends in ``.gz``; "-" or None for standard input.
+        standard_output: a binary file, or ``sys.stdout.buffer``.
         tell: called with the line number, ``"error"`` or ``"warning"``, and the message.
         output: a file to write instead of standard output, line by line.
         batch_tokens: maximum subwords of a batch, including padding.
@@ -110,7 +102,7 @@ def _written(number: int, translation: Translation, layout: Layout, *, is_number
 
 
 @contextmanager
-def _open_output(path: Path | None, standard: ByteSink) -> Iterator[ByteSink]:
+def _open_output(path: Path | None, standard: Any) -> Iterator[Any]:
     """Open the output; errors of standard output stay as they are."""
     if path is None:
         yield standard

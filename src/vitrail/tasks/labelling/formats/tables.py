@@ -10,7 +10,7 @@ from typing import Any
 from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding, counted
 from vitrail.data.formats import Format
-from vitrail.data.hub_sets import HubSet, cached_features, load_named, load_saved, saved_features
+from vitrail.data.hub_sets import HubSet, cached_features, load_configured, load_saved, saved_features
 from vitrail.data.splits import SplitName, assign_splits
 from vitrail.data.tables import (
     IMAGE_COLUMNS,
@@ -149,11 +149,7 @@ def is_of_texts(name: str) -> bool:
 
 def read_by_name(name: str) -> RawTexts:
     """Read a data set by its hub name, ``owner/name[/config]``; the local cache needs no network."""
-    owner, *rest = name.split("/")
-    hint = "; one of several configurations is named hf:owner/name/config"
-    return _convert(
-        load_named(name, lambda hub: hub.load_dataset("/".join((owner, *rest[:1])), *rest[1:]), hint=hint)
-    )
+    return _convert(load_configured(name))
 
 
 def _convert(loaded: HubSet) -> RawTexts:

@@ -17,7 +17,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.file_places import is_image_name
 from vitrail.data.findings import Finding
 from vitrail.data.formats import Format
-from vitrail.data.hub_sets import HubSet, cached_features, load_named, load_saved, saved_features
+from vitrail.data.hub_sets import HubSet, cached_features, load_configured, load_saved, saved_features
 from vitrail.data.splits import SplitName, assign_splits, rows_by_split
 from vitrail.data.tables import (
     IMAGE_COLUMNS,
@@ -54,7 +54,7 @@ EXPECTED = 'an object such as {"en": "...", "de": "..."} on each line'
 MOST = 0.8  # fraction of the rows that must agree with a guess about all
 NUMBER = re.compile(r"\s*[-+]?[\d.,:/ ]+%?\s*")
 LINE_ENDS = re.compile(r"[ \t]*[\r\n]+[ \t]*")
-NAME = re.compile(r"^(?P<owner>[A-Za-z0-9][\w.-]*)/(?P<name>[\w.-]+)(/(?P<config>[\w.-]+))?$")
+NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/(?P<name>[\w.-]+)(/(?P<config>[\w.-]+))?$")
 TELLING = re.compile(
     r"wmt|iwslt|opus|europarl|tatoeba|multi30k|flores|translation|parallel|bitext|nllb", re.I
 )
@@ -280,15 +280,7 @@ def is_of_pairs(name: str) -> bool:
 
 def read_by_name(name: str, wanted: Languages | None) -> RawPairs:
     """Read a data set by its hub name, ``owner/name[/config]``; the local cache needs no network."""
-    match = NAME.match(name)
-
-    def load(datasets: Any) -> Any:
-        if match is None:
-            raise ValueError("the name is not of the form owner/name")
-        return datasets.load_dataset(f"{match['owner']}/{match['name']}", match["config"])
-
-    hint = "; one of several configurations is named hf:owner/name/config"
-    return _convert(load_named(name, load, hint=hint), wanted)
+    return _convert(load_configured(name), wanted)
 
 
 def _convert(loaded: HubSet, wanted: Languages | None) -> RawPairs:
