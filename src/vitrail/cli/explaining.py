@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from vitrail.cli import show
 from vitrail.cli.app import EXIT_SOME_FAILED, Count, Flag, Output, Share, Texts, app, parse_numbers
 from vitrail.core.errors import ConfigError, refuse
-
-if TYPE_CHECKING:
-    from vitrail.models.checkpoint import LoadedModel
-    from vitrail.tasks.contract import Task
-    from vitrail.tasks.explaining import ExplainOptions
 
 SEE_HELP = "See vitrail explain --help"
 
@@ -115,7 +109,24 @@ def explain(
     inputs = text if task.explains_texts else files or ()
     options = ExplainOptions(output or Path("steps.png" if steps else "explain.html"), **given)
     if steps:
-        return _explain_steps(task, loaded, inputs, options, part=part, tokens=tokens, as_json=json)
+        from vitrail.studies.stepping import explain_steps
+
+        if len(inputs) != 1:
+            raise ConfigError(
+                f"{len(inputs)} inputs were given with --steps",
+                expected="one image or one sentence",
+                remedy="Leave out the others",
+            )
+        indices = None if tokens is None else parse_numbers("--tokens", tokens)
+        found = explain_steps(task, loaded, inputs[0], options, part=part, tokens=indices)
+        if json:
+            matrices = [each.as_tree() for each in found.matrices]
+            show.json({"title": found.title, "file": str(options.output), "matrices": matrices})
+            return 0
+        show.lines([found.title, ""])
+        show.matrices(found.matrices)
+        show.lines([str(options.output)])
+        return 0
     done = task.explain(loaded, inputs, options)
     for each in done.explained:
         show.stage(f"{Path(each.name).name}: {each.said(options.method, **options.pick)}")
@@ -127,36 +138,6 @@ def explain(
             listed = ", ".join(words)
             sys.stderr.write(f"vitrail: warning: {subject} not in the model's vocabulary: {listed}\n")
     return EXIT_SOME_FAILED if done.errors else 0
-
-
-def _explain_steps(
-    task: Task,
-    loaded: LoadedModel,
-    inputs: Sequence[str],
-    options: ExplainOptions,
-    *,
-    part: str | None,
-    tokens: str | None,
-    as_json: bool,
-) -> int:
-    from vitrail.studies.stepping import explain_steps
-
-    if len(inputs) != 1:
-        raise ConfigError(
-            f"{len(inputs)} inputs were given with --steps",
-            expected="one image or one sentence",
-            remedy="Leave out the others",
-        )
-    indices = None if tokens is None else parse_numbers("--tokens", tokens)
-    found = explain_steps(task, loaded, inputs[0], options, part=part, tokens=indices)
-    if as_json:
-        matrices = [each.as_tree() for each in found.matrices]
-        show.json({"title": found.title, "file": str(options.output), "matrices": matrices})
-        return 0
-    show.lines([found.title, ""])
-    show.matrices(found.matrices)
-    show.lines([str(options.output)])
-    return 0
 
 
 def _explain_learned(

@@ -76,7 +76,7 @@ class Explanation:
     attributions: Attributions | None = None
     """Class-specific maps, computed on request, if the task has them."""
     classes: tuple[str, ...] = ()
-    """The classes whose maps a page shows; by default the most probable one."""
+    """The classes whose maps a page shows, and first of all is shown; by default the most probable one."""
     first: str = ""
     """The method shown first; by default ``default_method``."""
     beams: tuple[tuple[BeamEntry, ...], ...] = ()
@@ -212,7 +212,7 @@ class Explanation:
                     expected=" or ".join(MAP_METHODS),
                     remedy="Explain the image again with a Predictor",
                 )
-            return self.attributions.get(method, class_name)
+            return self.attributions.get(method, class_name or next(iter(self.classes), None))
         if class_name is not None:
             raise ConfigError(
                 f"{method} was asked for the class {class_name!r}, and is the same for every class",
@@ -275,7 +275,7 @@ class Explanation:
             return self.part().heat(layer=pick.get("layer"), head=pick.get("head"))
         if method == "rollout":
             return Heat.of(values, ROLLOUT_TITLE, is_masked=True)
-        shown = pick.get("class_name") or (self.label if self.scores else self.title)
+        shown = pick.get("class_name") or [*self.classes, *dict(self.scores), self.title][0]
         title = f"{method.replace('_input', ' times input').replace('_', ' ')}: evidence for {shown}"
         if method == "occlusion":
             return Heat(1 - values.clamp(min=0).neg().exp(), title, LOST)

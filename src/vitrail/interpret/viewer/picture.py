@@ -152,9 +152,8 @@ def still_html(explanation: Explanation, number: int) -> str:
     if explanation.picture is None:
         alignment = alignment_svg(f"alignment {number}", panel_of(explanation.maps[0]))
         return f"<figure>{alignment}<figcaption>{name}<br>{title}</figcaption></figure>"
-    chosen = next((of for method, of in explanation.class_maps if method == explanation.first), None)
     longest = STILL_PX if explanation.reads_patches else STRIP_PX
-    uri = picture_uri(explanation.still(class_name=chosen), longest=longest)
+    uri = picture_uri(explanation.still(), longest=longest)
     return f'<figure><img src="{uri}" alt="{name}"><figcaption>{name}: {title}</figcaption></figure>'
 
 
