@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vitrail.cli import app
+from vitrail.cli import app, main
 from vitrail.data.preprocessing import Preprocessing, Resize
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -75,6 +75,45 @@ def test_there_are_commands_to_check() -> None:
     commands = [words for path in PAGES for words in commands_of(path, "vitrail")]
 
     assert len([words for words in commands if not is_a_pattern(words)]) > 10
+
+
+def write_photos(folder: Path) -> None:
+    """Write the images of ``docs/check.md``, with everything that is found there."""
+    noise = np.random.default_rng(0)
+    for (split, count), name in product({"train": 15, "test": 4}.items(), ("cat", "dog")):
+        of_class = folder / split / name
+        of_class.mkdir(parents=True)
+        for number in range(count):
+            pixels = noise.integers(0, 256, (40, 48, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(of_class / f"{number}.{'jpg' if name == 'cat' else 'png'}")
+    (folder / "train" / "cat" / "3.jpg").write_bytes(b"")
+    (folder / "train" / "dog" / "notes.jpg").write_text("not an image")
+    for source, copy in (
+        ("train/dog/5.png", "test/dog/copy.png"),
+        ("train/cat/1.jpg", "train/cat/screenshot.jpg"),
+        ("test/cat/1.jpg", "train/stray.png"),
+    ):
+        with Image.open(folder / source) as image:
+            image.save(folder / copy, format="png")
+
+
+@pytest.mark.parametrize(("page", "command"), [("check", "check photos"), ("models", "models swin_t")])
+def test_the_program_prints_what_is_shown(
+    page: str,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_photos(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    first = f"$ vitrail {command}\n"
+    (shown,) = (text for text in blocks_of(REPOSITORY / "docs" / f"{page}.md", "") if text.startswith(first))
+
+    assert main(command.split()) == 0
+
+    printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
+    assert doctest.OutputChecker().check_output(shown.removeprefix(first), printed, doctest.ELLIPSIS), printed
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)

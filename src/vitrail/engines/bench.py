@@ -1,5 +1,4 @@
-"""Benchmark every engine and precision of a model in interleaved rounds, beside the machine's matrix product
-ceiling.
+"""Benchmark every engine and precision of a model in interleaved rounds, beside the machine's peak.
 
 Each engine runs in its own process, so that memory, threads and crashes are isolated. The matrix products
 come first in every round: other load on the machine slows all of them.

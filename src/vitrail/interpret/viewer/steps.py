@@ -38,7 +38,7 @@ def steps_matrices(
     found: list[Matrix] = []
 
     def show(name: str, values: Tensor | None, index: Sequence[int], names: Sequence[str]) -> None:
-        # Sampled attention has weights for more places than values.
+        # Sampled attention has weights for more positions than values.
         if values is not None and max(index) < values.shape[-2]:
             of_head = values[0, head] if values.ndim == 4 else values[0]
             found.append(Matrix(name, of_head[list(index)].cpu().numpy(), names))

@@ -60,7 +60,7 @@ def explain_text(labeller: Labeller, text: str) -> Explanation:
 
 
 def words_of(labeller: Labeller, text: str, encoded: EncodedText) -> list[tuple[str, range]]:
-    """Return the words of a text, with the places of their subwords in the row."""
+    """Return the words of a text, with the positions of their subwords in the row."""
     words = labeller.parts(text) if labeller.is_of_words else text.split()
     found: list[tuple[str, range]] = []
     first = 1
