@@ -1,5 +1,5 @@
 """Interpretability: recording, attributing and drawing attention."""
 
-from vitrail.interpret.record import AttentionMap, AttentionSteps, has_attention, record_attention
+from vitrail.interpret.record import AttentionMap, AttentionSteps, has_attention, record_any, record_attention
 
-__all__ = ["AttentionMap", "AttentionSteps", "has_attention", "record_attention"]
+__all__ = ["AttentionMap", "AttentionSteps", "has_attention", "record_any", "record_attention"]

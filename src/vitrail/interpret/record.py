@@ -180,6 +180,16 @@ def tapped(layers: Mapping[str, nn.Module], make_tap: Callable[[str], object]) -
             module.tap = None  # type: ignore[assignment]
 
 
+def record_any(
+    model: nn.Module,
+    layer: int | None = None,
+    *,
+    keep: Callable[[AttentionMap], AttentionMap | None] | None = None,
+) -> AbstractContextManager[list[AttentionMap]]:
+    """Record like ``record_attention``; of a model without attention, nothing."""
+    return record_attention(model, layer, keep=keep) if has_attention(model) else nullcontext([])
+
+
 def has_attention(model: nn.Module) -> bool:
     """Return whether a model has layers whose maps can be recorded."""
     return any(hasattr(module, "tap") for module in model.modules())

@@ -113,9 +113,9 @@ function brightest(each, query) {
 const headsShown = (layer) => layer.numHeads > 1 && (layer.heads ?? layer.readHeads) !== null ? layer.numHeads : 0;
 
 function headName(layer, head) {
-  if (head > 0 && subject() !== null && layer.heads === null) return "mean over heads, single heads left out for size";
-  if (head > 0) return `head ${head}`;
-  return layer.numHeads < 2 ? "" : headsShown(layer) ? "mean over heads" : "mean over heads, single heads left out for size";
+  if (layer.numHeads < 2) return "";
+  const kept = subject() === null ? layer.readHeads ?? layer.heads : layer.heads;
+  return kept === null ? "mean over heads, single heads left out for size" : head ? `head ${head}` : "mean over heads";
 }
 
 // The number of the patch of a layer's queries that holds a point.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from vitrail.interpret import AttentionMap, has_attention, record_attention
+from vitrail.interpret import record_any
 from vitrail.interpret.attribution import LONGEST_GRID, Attributions
 from vitrail.interpret.draw import to_picture
 from vitrail.interpret.grids import coarsen
@@ -34,10 +32,7 @@ def explain_image(
         image: normalised, on the model's device; ``pixels`` is the same image for display.
         layer: records this layer only; None records all.
     """
-    recording: AbstractContextManager[list[AttentionMap]] = (
-        record_attention(model, layer) if has_attention(model) else nullcontext([])
-    )
-    with torch.inference_mode(), recording as recorded:
+    with torch.inference_mode(), record_any(model, layer) as recorded:
         probabilities = model(image).float().softmax(dim=-1)[0].cpu()
     layers = tuple(
         coarsen(each._replace(weights=each.weights.cpu()), LONGEST_GRID)

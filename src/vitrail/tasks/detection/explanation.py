@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
 from vitrail.data.findings import number_of
-from vitrail.interpret import AttentionMap, has_attention, record_attention
+from vitrail.interpret import AttentionMap, record_any
 from vitrail.interpret.draw import to_picture
 from vitrail.interpret.grids import coarsen, with_joined_levels
 from vitrail.interpret.viewer.explanation import Explanation
@@ -48,10 +46,8 @@ def explain_boxes(
         ConfigError: the model's decoder has no cross-attention to the image.
     """
     images = detector.preprocessing.normalise(pixels[None]).to(detector.device)
-    recorded: Sequence[AttentionMap] = ()
-    if has_attention(detector.model):
-        with torch.inference_mode(), record_attention(detector.model, keep=_keep) as recorded:
-            output = detector.model(images)
+    with torch.inference_mode(), record_any(detector.model, keep=_keep) as recorded:
+        output = detector.model(images)
     crossing = [each for each in recorded if each.kind == "cross"]
     if not crossing:
         raise ConfigError(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.data.text.subword_sampling import SPACE
-from vitrail.interpret import AttentionMap, has_attention, record_attention
+from vitrail.interpret import AttentionMap, record_any
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Maps, Tokens
 from vitrail.tasks.labelling.predictor import Labeller
@@ -27,10 +25,7 @@ def explain_text(labeller: Labeller, text: str) -> Explanation:
         DataError: there is no word, or there are too many.
     """
     encoded = labeller.encode(text)
-    recording: AbstractContextManager[list[AttentionMap]] = (
-        record_attention(labeller.model) if has_attention(labeller.model) else nullcontext([])
-    )
-    with recording as recorded:
+    with record_any(labeller.model) as recorded:
         (found,) = labeller.label([text], top=TOP)
     layers = tuple(each._replace(weights=each.weights.cpu()) for each in recorded)
     pieces = Tokens(
