@@ -81,7 +81,11 @@ def nested(path: Path) -> Iterator[Path]:
 
 def list_images(folder: Path) -> list[Path]:
     """List the images of a folder and its subfolders by name, without hidden ones."""
-    found = []
+    return [path for path in walk(folder) if is_image_name(path.name)]
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """Yield the visible files of a folder by name, then those of its subfolders."""
     seen: set[tuple[int, int]] = set()  # links are followed, each folder is entered once
     for place, folders, files in os.walk(folder, followlinks=True):
         status = os.stat(place)
@@ -90,10 +94,7 @@ def list_images(folder: Path) -> list[Path]:
             continue
         seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if is_shown(name))
-        found += [
-            Path(place, name) for name in sorted(files) if is_image_name(name) and not name.startswith(".")
-        ]
-    return found
+        yield from (Path(place, name) for name in sorted(files) if is_shown(name))
 
 
 def relative_name(path: Path, root: Path) -> str:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.file_places import is_image_name
+from vitrail.data.file_places import is_image_name, walk
 from vitrail.data.images import open_image
 
 ImageInput = str | Path | bytes | BinaryIO | Image.Image | np.ndarray | torch.Tensor
@@ -38,11 +38,7 @@ def list_files(names: Iterable[str | Path]) -> list[Path]:
     for name in names:
         path = Path(name)
         if path.is_dir():
-            found = sorted(
-                file
-                for file in path.rglob("*")
-                if not file.name.startswith(".") and file.is_file() and _is_image(file)
-            )
+            found = [file for file in sorted(walk(path)) if _is_image(file)]
         elif glob.has_magic(str(name)) and not path.exists():
             found = sorted(
                 Path(match) for match in glob.glob(str(name), recursive=True) if Path(match).is_file()

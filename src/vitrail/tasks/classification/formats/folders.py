@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
-from vitrail.data.file_places import folders_in, is_image_name, is_shown
+from vitrail.data.file_places import folders_in, is_image_name, is_shown, split_folders, walk
 from vitrail.data.findings import Finding, about, number_of
 from vitrail.data.formats import Format, RawDataset
 from vitrail.data.splits import SPLIT_NAMES, SplitName
@@ -64,18 +63,14 @@ def has_classes(path: Path) -> bool:
         folder.name
         for part in _split_folders(root).values() or [root]
         for folder in folders_in(part)
-        if any(is_image_name(file.name) for file in _walk(folder, set()))
+        if any(is_image_name(file.name) for file in walk(folder))
     }
     return len(named) > 1
 
 
 def _split_folders(root: Path) -> dict[SplitName, Path]:
     """Return the folders of the splits, if there is a training split."""
-    found: dict[SplitName, Path] = {}
-    for folder in folders_in(root):
-        split = SPLIT_NAMES.get(folder.name.lower())
-        if split is not None and split not in found:
-            found[split] = folder
+    found = {split: part for split, part in split_folders(root).items() if part.name.lower() in SPLIT_NAMES}
     return found if "train" in found else {}
 
 
@@ -95,7 +90,7 @@ def _scan(folder: Path, root: Path) -> _Scan:
     for entry in filter(lambda entry: is_shown(entry.name), sorted(folder.iterdir())):
         name = entry.relative_to(root).as_posix()
         if entry.is_dir():
-            files = list(_walk(entry, set()))
+            files = sorted(walk(entry))
             images = [file for file in files if is_image_name(file.name)]
             scan.ignored.update(file.suffix.lower() for file in files if not is_image_name(file.name))
             if images:
@@ -160,20 +155,6 @@ def _find_same_names(scans: dict[SplitName, _Scan]) -> Iterator[Finding]:
             "If the names are the classes, move the files into a folder of each name",
             tuple(named),
         )
-
-
-def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
-    """Yield the files below a folder by name; links are followed, each folder is entered once."""
-    status = folder.stat()
-    if (status.st_dev, status.st_ino) in seen:
-        return
-    seen.add((status.st_dev, status.st_ino))
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if is_shown(entry.name):
-            if entry.is_dir():
-                yield from _walk(Path(entry.path), seen)
-            else:
-                yield Path(entry.path)
 
 
 def _findings(scans: dict[SplitName, _Scan], root: Path, entered: set[Path]) -> Iterator[Finding]:
