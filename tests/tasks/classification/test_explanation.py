@@ -214,7 +214,7 @@ def test_samples_of_a_model_without_attention_have_no_overlay():
     images = explain_samples(_predictor("resnet18", RESNET), source, tables, [1], split_of(source))
 
     assert [image.heat for image in images] == [None]
-    assert images[0].picture.getpixel((0, 0)) == (1, 1, 1)
+    assert images[0].shown.picture.getpixel((0, 0)) == (1, 1, 1)
 
 
 def test_samples_have_the_last_layers_attention_though_only_that_is_recorded():
@@ -226,8 +226,8 @@ def test_samples_have_the_last_layers_attention_though_only_that_is_recorded():
 
     for each, image in zip(source, images, strict=True):
         assert torch.equal(image.heat.values, predictor.explain_pixels(each, "whole").heat().values)
-        assert image.picture.size == (40, 30)
-        assert image.crop == predictor.preprocessing.evaluation_box((30, 40))
+        assert image.shown.picture.size == (40, 30)
+        assert image.shown.crop == predictor.preprocessing.evaluation_box((30, 40))
 
 
 @pytest.fixture(scope="module")
@@ -243,12 +243,12 @@ def test_samples_are_explained_with_what_the_evaluation_said(colours: Predictor)
 
     images = explain_samples(colours, source, tables, [1, 0], split_of(source))
 
-    assert [(image.name, image.true, image.predicted) for image in images] == [
+    assert [(image.shown.name, image.true, image.shown.label) for image in images] == [
         ("image 4", "green", "red"),
         ("image 6", "blue", "blue"),
     ]
-    assert [image.confidence for image in images] == pytest.approx([0.6, 0.7])
-    assert images[0].picture.getpixel((0, 0)) == (4, 4, 4)
+    assert [image.shown.probability for image in images] == pytest.approx([0.6, 0.7])
+    assert images[0].shown.picture.getpixel((0, 0)) == (4, 4, 4)
 
 
 def test_one_page_shows_several_images(colours: Predictor, image_folder: Path, tmp_path: Path) -> None:

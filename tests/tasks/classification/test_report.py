@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from making.image_folders import noise
+from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Heat
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.classification.report import ExplainedImage, write_report
@@ -52,12 +53,13 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-def explained(picture: Image.Image) -> ExplainedImage:
-    heat = Heat(torch.eye(2) * 2, "layer 1, attention")
-    return ExplainedImage(picture, heat, f"{EVIL}.png", "class 1", EVIL, 0.987)
+def explained(name: str, predicted: str, share: float, heat: Heat | None) -> ExplainedImage:
+    picture = Image.new("RGB", (14, 10), (10, 20, 30))
+    shown = Explanation(name=name, title="", picture=picture, scores=((predicted, share),))
+    return ExplainedImage(shown, heat, "class 1")
 
 
-EXPLAINED = explained(Image.new("RGB", (14, 10), (10, 20, 30)))
+EXPLAINED = explained(f"{EVIL}.png", EVIL, 0.987, Heat(torch.eye(2) * 2, "layer 1, attention"))
 
 
 def toy_record(tmp_path: Path, classes: int = 3, **changes: object) -> RunRecord:
@@ -106,7 +108,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_pictures_without_overlays_say_why(tmp_path: Path) -> None:
-    picture = ExplainedImage(Image.new("RGB", (14, 10)), None, "a.png", "class 1", "class 1", 0.9)
+    picture = explained("a.png", "class 1", 0.9, None)
     page = Page(write(tmp_path, (), [picture]))
     assert "it has no attention that would show what it looked at" in page.text
     assert "Typical images of each class" in page.text
@@ -116,7 +118,7 @@ def test_pictures_without_overlays_say_why(tmp_path: Path) -> None:
 
 def test_the_images_of_a_page_share_one_scale(tmp_path: Path) -> None:
     weak, strong = (
-        replace(EXPLAINED, name=name, heat=Heat(torch.eye(2) * times, ""))
+        explained(name, EVIL, 0.987, Heat(torch.eye(2) * times, ""))
         for name, times in (("weak", 2), ("strong", 9))
     )
 
@@ -191,6 +193,6 @@ def test_a_page_is_repeated_exactly_and_stays_when_a_later_write_fails(written: 
 
 
 def test_size_is_bounded_for_ten_classes_of_photographs(tmp_path: Path) -> None:
-    photograph = explained(noise((224, 224)))
+    photograph = EXPLAINED._replace(shown=replace(EXPLAINED.shown, picture=noise((224, 224))))
     write(tmp_path, [photograph] * 16, [photograph] * 30, classes=10)
     assert (tmp_path / "report.html").stat().st_size < 2_000_000

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from html import escape
 from pathlib import Path
-
-from PIL import Image
+from typing import NamedTuple
 
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.findings import not_found
 from vitrail.data.stream import SampleSource
-from vitrail.interpret.draw import WHOLE, Corners, Limits, enlarge_picture, overlay, shared_limits
+from vitrail.interpret.draw import Limits, enlarge_picture, overlay, shared_limits
+from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import Heat
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.report.page import picture_uri, section, table
@@ -50,21 +50,14 @@ LOSS_NOTE = (
 STYLE = Path(__file__).with_name("run_report.css").read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class ExplainedImage:
+class ExplainedImage(NamedTuple):
     """A classified photograph with what the model looked at."""
 
-    picture: Image.Image
+    shown: Explanation
+    """With the prediction, without its maps."""
     heat: Heat | None
     """None for a model without attention maps."""
-    name: str
-    """File name, or index in the data set."""
     true: str
-    predicted: str
-    confidence: float
-    """Probability of the predicted class, 0..1."""
-    crop: Corners = WHOLE
-    """What the model saw, as shares of the picture."""
 
 
 def write_report(
@@ -158,16 +151,17 @@ def _pictures(title: str, images: Sequence[ExplainedImage], note: str, limits: L
             f"attention or less, the brightest colour of all images {limits[1]:.2g} times even attention."
         )
     figures = []
-    for image in images[:MAX_PICTURES]:
-        is_wrong = image.true != image.predicted
-        given = f"<b>{escape(image.predicted)}</b> {image.confidence:.1%}"
-        caption = f"{given}, true: {escape(image.true)}" if is_wrong else given
+    for image, heat, true in images[:MAX_PICTURES]:
+        assert image.picture is not None
+        is_wrong = true != image.label
+        given = f"<b>{escape(image.label)}</b> {image.probability:.1%}"
+        caption = f"{given}, true: {escape(true)}" if is_wrong else given
         name = escape(image.name, quote=True)
         enlarged = enlarge_picture(image.picture, SMALL_PX)
         uri = picture_uri(enlarged)
         shown = f'<img src="{uri}" alt="{name}" title="{name}">'
-        if image.heat is not None and limits is not None:
-            over = picture_uri(overlay(enlarged, image.heat.values, limits=limits, crop=image.crop))
+        if heat is not None and limits is not None:
+            over = picture_uri(overlay(enlarged, heat.values, limits=limits, crop=image.crop))
             shown += f'<img src="{over}" alt="attention over {name}" title="{name}">'
         figures.append(
             f'<figure class="{"wrong" if is_wrong else "right"}"><div class="pair">{shown}</div>'
@@ -259,17 +253,9 @@ def explain_samples(
             method = explanation.default_method
             layer = None if method == "rollout" else -1  # other layers are not shown and may be large
         shown = over_photograph(explanation, predictor.preprocessing, split.images[index])
-        assert shown.picture is not None
-        images.append(
-            ExplainedImage(
-                picture=shown.picture,
-                crop=shown.crop,
-                heat=shown.heat(method) if shown.maps else None,
-                name=shown.name,
-                true=predictor.class_names[tables.labels[row]],
-                # From the tables, not from this forward pass: rounding could break a tie differently.
-                predicted=predictor.class_names[tables.predicted[row]],
-                confidence=tables.confidence[row],
-            )
-        )
+        heat = shown.heat(method) if shown.maps else None
+        # From the tables, not from this forward pass: rounding could break a tie differently.
+        scores = ((predictor.class_names[tables.predicted[row]], tables.confidence[row]),)
+        kept = replace(shown, maps=(), attributions=None, scores=scores)
+        images.append(ExplainedImage(kept, heat, predictor.class_names[tables.labels[row]]))
     return images
