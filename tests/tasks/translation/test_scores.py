@@ -13,6 +13,7 @@ import pytest
 
 from making.multi30k import multi30k
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.tasks.training import train
 from vitrail.tasks.translation.scores import (
     MosesWords,
     TranslationTables,
@@ -264,6 +265,18 @@ def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(ConfigError, match=rf"{package.split('.')[0]}.*pip install 'vitrail\[translation\]'"):
         corpus_scores(["a"], ["a"], language="de", with_tokenised_bleu=True)
+
+
+@pytest.mark.parametrize("package", ["sentencepiece", "sacrebleu.metrics"])
+def test_what_a_training_needs_is_named_before_it(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "".join(f"{number} cats\t{number} Katzen\n" for number in range(20))
+    (tmp_path / "pairs.tsv").write_text("en\tde\n" + rows)
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(ConfigError, match=rf"{package.split('.')[0]}.*pip install 'vitrail\[translation\]'"):
+        train(tmp_path / "pairs.tsv", changes={"train.steps": 1}, dry_run=True)
 
 
 def test_japanese_without_its_package_counts_characters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from vitrail.data.text.subword_sampling import SPACE, SubwordSampler, to_utf8
-from vitrail.data.text.subwords import Subwords, unusable
+from vitrail.data.text.subwords import Subwords, import_sentencepiece, unusable
 
 SOURCE_PIECES, TARGET_PIECES = "source.spm", "target.spm"
 NUMBERS, TARGET_NUMBERS = "vocab.json", "target_vocab.json"
@@ -48,8 +48,6 @@ class MarianSubwords:
     """
 
     def __init__(self, model: bytes, numbers: Mapping[str, int], specials: SpecialIds) -> None:
-        import sentencepiece
-
         self._pieces = {number: piece for piece, number in numbers.items()}
         if len(self._pieces) < len(numbers) or min(self._pieces, default=-1) < 0:
             raise unusable("two of its pieces share a number, or one has none", PUBLISHED)
@@ -58,7 +56,7 @@ class MarianSubwords:
             raise unusable(
                 f"the special numbers {tuple(specials)} exceed the {self.size} of its pieces", PUBLISHED
             )
-        self._processor = sentencepiece.SentencePieceProcessor()
+        self._processor = import_sentencepiece().SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
         except (RuntimeError, ValueError) as error:

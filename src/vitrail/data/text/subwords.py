@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
-from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.core.errors import CheckpointError, ConfigError, DataError, missing_package
 from vitrail.data.text.subword_sampling import SubwordKind, SubwordSampler, to_utf8
 
 PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID = range(4)
@@ -71,9 +71,7 @@ class SentencePieceSubwords:
     file = JOINT_FILE
 
     def __init__(self, model: bytes) -> None:
-        import sentencepiece
-
-        processor = sentencepiece.SentencePieceProcessor()
+        processor = import_sentencepiece().SentencePieceProcessor()
         try:
             processor.LoadFromSerializedProto(model)
             specials = processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()
@@ -103,8 +101,7 @@ class SentencePieceSubwords:
         Raises:
             DataError: there is no text to learn from.
         """
-        import sentencepiece
-
+        sentencepiece = import_sentencepiece()
         written = [text for text in texts if text and not text.isspace()]
         if not written:
             raise DataError(
@@ -280,6 +277,15 @@ def refuse_dropout(whose: str, dropout: float) -> None:
             expected="no dropout of subwords",
             remedy="Leave it at 0, or train from random weights",
         )
+
+
+def import_sentencepiece() -> Any:
+    """Return the library sentencepiece; ``ConfigError`` if it is not installed."""
+    try:
+        import sentencepiece
+    except ImportError:
+        raise missing_package("subwords need", "sentencepiece", "translation") from None
+    return sentencepiece
 
 
 def import_tokenizers(whose: str) -> Any:

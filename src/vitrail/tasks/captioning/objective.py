@@ -18,9 +18,9 @@ from vitrail.data.text.words import join_words
 from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.models.contract import CaptionModel
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, beam_search
-from vitrail.tasks.captioning.scores import caption_scores, caption_tables, headline_scores
+from vitrail.tasks.captioning.scores import EXTRA, caption_scores, caption_tables, headline_scores
 from vitrail.tasks.captioning.settings import CaptionSettings
-from vitrail.tasks.generation import WrittenTexts, sign_scoring, sign_search
+from vitrail.tasks.generation import WrittenTexts, import_sacrebleu, sign_scoring, sign_search
 from vitrail.train.losses import token_losses
 from vitrail.train.objective import Loss, TensorBatch
 
@@ -64,6 +64,7 @@ class CaptionObjective:
         augment: AugmentSettings | None = None,
         beam_size: int = 1,
     ) -> None:
+        import_sacrebleu(EXTRA)  # missing, it is reported before the training
         self.vocabulary, self.preprocessing = vocabulary, preprocessing
         self.settings = CaptionSettings() if settings is None else settings
         self.augment, self.beam_size = augment, beam_size

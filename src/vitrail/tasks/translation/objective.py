@@ -14,8 +14,8 @@ from vitrail.data.text.rows import join_rows
 from vitrail.data.text.subwords import PairVocabulary
 from vitrail.data.text_preprocessing import PairPreprocessing
 from vitrail.models.contract import TranslationModel
-from vitrail.tasks.generation import WrittenTexts, sign_scoring, sign_search
-from vitrail.tasks.translation.scores import corpus_scores, headline_scores, translation_tables
+from vitrail.tasks.generation import WrittenTexts, import_sacrebleu, sign_scoring, sign_search
+from vitrail.tasks.translation.scores import EXTRA, corpus_scores, headline_scores, translation_tables
 from vitrail.tasks.translation.search import MAX_LENGTH_EXTRA, MAX_LENGTH_RATIO, Search
 from vitrail.train.losses import token_losses
 from vitrail.train.objective import Loss, TensorBatch
@@ -64,6 +64,7 @@ class TranslationObjective:
         label_smoothing: float = 0.0,
         search: Search = GREEDY,
     ) -> None:
+        import_sacrebleu(EXTRA)  # missing, it is reported before the training
         self.vocabulary, self.preprocessing = vocabulary, preprocessing
         self.label_smoothing, self.search = label_smoothing, search
 
