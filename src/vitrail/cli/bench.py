@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.text import Text
 
 from vitrail.cli import show
 from vitrail.cli.app import EXIT_SOME_FAILED, Count, app
@@ -19,8 +15,7 @@ if TYPE_CHECKING:
     from vitrail.engines.bench import BenchReport
     from vitrail.engines.choice import BenchResult
 
-LABELS = 24  # columns of engine and precision
-HEADER = f"{'engine':12}{'precision':12}{'images/s':>9}{'p50 ms':>9}{'p99 ms':>9}{'MiB':>8}{'% of peak':>11}"
+HEADER = ("engine", "precision", "images/s", "p50 ms", "p99 ms", "MiB", "% of peak", "")
 
 
 @app.command(help_epilogue="Example: vitrail bench runs/photos --batch 1,8")
@@ -75,7 +70,6 @@ def bench(
 
 def show_bench(report: BenchReport) -> None:
     """Print the results of each batch size, the best engine marked, and their conditions."""
-    console = Console(width=show.MAX_WIDTH) if not sys.stdout.isatty() else Console()
     height, width = report.size
     show.wrapped(
         f"{report.name}, {height}x{width}, {report.gmacs:.2f} GMACs an image; {report.machine}, "
@@ -85,14 +79,15 @@ def show_bench(report: BenchReport) -> None:
     ceilings = ", ".join(f"{name} {rate:,.0f}" for name, rate in report.ceilings.items())
     show.wrapped(f"peak, a product of {rows}x{inner} with {inner}x{columns}, in GFLOP/s: {ceilings}")
     for batch in dict.fromkeys(result.batch for result in report.results):
+        of_batch = [result for result in report.results if result.batch == batch]
         best = report.best(batch)
-        console.print()
-        console.print(Text(f"batch {batch}", style="bold"))
-        console.print(Text(HEADER, style="bold"))
-        for result in report.results:
-            if result.batch == batch:
-                _show_result(console, result, is_best=result == best)
-    console.print()
+        show.lines(["", f"batch {batch}"])
+        show.table(HEADER, [_figures(result, is_best=result == best) for result in of_batch], texts=(0, 1))
+        for result in of_batch:
+            if result.reason is not None:
+                differ = "outputs differ: " if result.ran else ""
+                show.wrapped(f"{result.engine} in {result.precision}: {differ}{result.reason}", indent="  ")
+    show.lines([""])
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     show.wrapped(f"outputs compared on {report.images}; {versions}")
     if report.unstored is not None:
@@ -101,16 +96,16 @@ def show_bench(report: BenchReport) -> None:
         show.wrapped(f'* the fastest whose outputs agree, used by engine="auto"; stored in {report.folder}')
 
 
-def _show_result(console: Console, result: BenchResult, *, is_best: bool) -> None:
-    label = f"{result.engine:12}{result.precision:12}"
-    if result.ran:
-        share = "" if result.ceiling_share is None else f"{100 * result.ceiling_share:.0f}"
-        figures = f"{result.images_per_s:9.2f}{result.p50_ms:9.1f}{result.p99_ms:9.1f}"
-        figures += f"{result.peak_mib:8.0f}{share:>11}"
-        console.print(Text(label + figures + (" *" if is_best else ""), style="green" if is_best else ""))
-        label = " " * len(label)
-    if result.reason is not None:
-        said = result.reason if not result.ran else f"outputs differ: {result.reason}"
-        lines = wrap(said, show.MAX_WIDTH - LABELS, break_on_hyphens=False)
-        for place, line in enumerate(lines):
-            console.print(Text((label if place == 0 else " " * LABELS) + line, style="yellow"))
+def _figures(result: BenchResult, *, is_best: bool) -> list[str]:
+    if not result.ran:
+        return [result.engine, result.precision]
+    return [
+        result.engine,
+        result.precision,
+        f"{result.images_per_s:.2f}",
+        f"{result.p50_ms:.1f}",
+        f"{result.p99_ms:.1f}",
+        f"{result.peak_mib:.0f}",
+        "" if result.ceiling_share is None else f"{100 * result.ceiling_share:.0f}",
+        "*" if is_best else "",
+    ]

@@ -154,12 +154,12 @@ class Live:
     """Progress as a bar on a terminal, and as lines elsewhere.
 
     Args:
-        progress: the bar; None writes lines.
+        progress: the bar; disabled where there is no terminal.
     """
 
-    def __init__(self, console: Console, progress: Progress | None) -> None:
+    def __init__(self, console: Console, progress: Progress) -> None:
         self._console, self._progress = console, progress
-        self._bar = progress.add_task("", total=None, left="") if progress else None
+        self._bar = progress.add_task("", total=None, left="")
         self._written = time.monotonic()
 
     @property
@@ -168,17 +168,15 @@ class Live:
         return time.monotonic() - self._written >= SELDOM_S
 
     def begin(self, text: str) -> None:
-        if self._progress is not None and self._bar is not None:
-            self._progress.reset(self._bar, description=text)
+        self._progress.reset(self._bar, description=text)
 
     def update(self, text: str, **changes: Any) -> None:
         """Change the bar: its text, ``completed``, ``total`` or ``left``, the time."""
-        if self._progress is not None and self._bar is not None:
-            self._progress.update(self._bar, description=text, **changes)
+        self._progress.update(self._bar, description=text, **changes)
 
     def write(self, line: str) -> None:
         """Write a line where there is no bar."""
-        if self._progress is None:
+        if self._progress.disable:
             self.print(line)
 
     def print(self, line: str) -> None:
@@ -196,11 +194,8 @@ def live(console: Console, *columns: ProgressColumn, transient: bool = False) ->
     """
     from rich.progress import Progress, TextColumn
 
-    if not console.is_terminal:
-        yield Live(console, None)
-        return
-    text = TextColumn("{task.description}")
-    with Progress(*columns, text, console=console, transient=transient) as progress:
+    text, is_disabled = TextColumn("{task.description}"), not console.is_terminal
+    with Progress(*columns, text, console=console, transient=transient, disable=is_disabled) as progress:
         yield Live(console, progress)
 
 
