@@ -63,27 +63,19 @@ class Start(NamedTuple):
 
 
 def load_start(weights: str | None, model: str | None, *, task: str) -> LoadedModel | None:
-    """Return the initial weights of a training; None for random ones.
-
-    Args:
-        weights: as in the experiment's settings.
-        model: our model's name, which a file of bare weights may need.
-        task: the task, such as ``classification``.
-
-    Raises:
-        CheckpointError: there is no usable model, or one of another task.
-    """
-    start = load_start_or_encoder(weights, model, task=task)
-    if start.encoder is not None:
-        raise _unfit(weights, start.encoder, expected=f"a model for {task}")
-    return start.whole
+    """Return the initial weights of a training as ``load_start_or_encoder``, but only whole models."""
+    return load_start_or_encoder(weights, model, task=task, takes_encoder=False).whole
 
 
-def load_start_or_encoder(weights: str | None, model: str | None, *, task: str) -> Start:
+def load_start_or_encoder(
+    weights: str | None, model: str | None, *, task: str, takes_encoder: bool = True
+) -> Start:
     """Return the initial weights of a training; an image model is enough for a part of it.
 
     Args:
-        model: name of the model or of its image model, which a file of bare weights may need.
+        weights: as in the experiment's settings; None for random ones.
+        model: name of our model, or of its image model, which a file of bare weights may need.
+        task: the task, such as ``classification``.
 
     Raises:
         CheckpointError: there is no usable model, or one for other inputs.
@@ -92,23 +84,17 @@ def load_start_or_encoder(weights: str | None, model: str | None, *, task: str) 
         return Start()
     is_file = is_published(weights) and weights.startswith("file:")
     loaded = load_any(weights, model=model if is_file else None)
-    if _task_of(loaded) == task:
+    own = str(loaded.preprocessing.get("task", "classification"))
+    if own == task:
         return Start(whole=loaded)
-    if isinstance(getattr(loaded.model, "config", None), ImageModelConfig):
+    if takes_encoder and isinstance(getattr(loaded.model, "config", None), ImageModelConfig):
         return Start(encoder=loaded)
-    raise _unfit(weights, loaded, expected=f"a model for {task}, or an image model where it reads images")
-
-
-def _unfit(weights: str | None, loaded: LoadedModel, *, expected: str) -> CheckpointError:
-    return CheckpointError(
-        f"{weights} holds weights of {loaded.model_settings.get('name')}, a model for {_task_of(loaded)}",
-        expected=expected,
+    or_image = ", or an image model where it reads images" if takes_encoder else ""
+    raise CheckpointError(
+        f"{weights} holds weights of {loaded.model_settings.get('name')}, a model for {own}",
+        expected=f"a model for {task}{or_image}",
         remedy="Name another run, or leave --weights out to start from random weights",
     )
-
-
-def _task_of(loaded: LoadedModel) -> str:
-    return str(loaded.preprocessing.get("task", "classification"))
 
 
 def open_source(source: Source) -> LoadedModel | Package:
