@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from making.box_scenes import as_centre, as_corners, as_xywh, boxes_in_memory, in_shares
-from vitrail.tasks.detection.box_format import judge_format, reread_boxes
+from vitrail.tasks.detection.box_format import reread_boxes
 from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, SourceFacts
+from vitrail.tasks.detection.inspection import inspect_boxes
 
 SIZE = np.array([60, 90])
 LAYOUTS = ("xyxy", "xywh", "cxcywh")
@@ -51,7 +52,7 @@ def test_the_true_format_is_found_and_read(claimed: str, layout: str, unit: str)
     true = layout if unit == "pixels" else f"{layout}_shares"
     read_as_claimed = read(write(boxes, layout, unit), claimed).astype(np.float32)
 
-    suspicion, mixed = judge_format(dataset_of(read_as_claimed, claimed))
+    suspicion, mixed = inspect_boxes(dataset_of(read_as_claimed, claimed)).format
     assert mixed == ()
 
     if claimed == true:
@@ -67,20 +68,20 @@ def test_the_true_format_is_found_and_read(claimed: str, layout: str, unit: str)
 def test_few_boxes_prove_nothing() -> None:
     inverted = true_boxes(4)[:, [2, 3, 0, 1]]
 
-    assert judge_format(dataset_of(inverted, "xyxy")) == (None, ())
+    assert inspect_boxes(dataset_of(inverted, "xyxy")).format == (None, ())
 
 
 def test_noise_fits_no_format_and_is_not_suspected() -> None:
     noise = np.random.default_rng(0).uniform(-300, 300, size=(50, 4))
 
-    assert judge_format(dataset_of(noise, "xywh")) == (None, ())
+    assert inspect_boxes(dataset_of(noise, "xywh")).format == (None, ())
 
 
 def test_a_few_bad_boxes_do_not_cast_suspicion() -> None:
     boxes = true_boxes()
     boxes[:3] += 500
 
-    assert judge_format(dataset_of(boxes, "xyxy")) == (None, ())
+    assert inspect_boxes(dataset_of(boxes, "xyxy")).format == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_single_boxes_in_another_format_are_found(claimed: str, other: str, shar
     wrong = slice(int(share * 100))
     numbers[wrong] = write(true_boxes(100)[wrong], other.split("_")[0], unit)
 
-    suspicion, (mixed,) = judge_format(dataset_of(read(numbers, claimed), claimed))
+    suspicion, (mixed,) = inspect_boxes(dataset_of(read(numbers, claimed), claimed)).format
 
     assert suspicion is None
     assert (mixed.claimed, mixed.likely, mixed.total, mixed.splits) == (claimed, other, 100, ("train",))
@@ -106,5 +107,5 @@ def test_objects_that_pass_the_edge_are_no_other_format() -> None:
     boxes[:20, [2, 3]] += 25
     boxes[20:30, [0, 1]] -= 15
 
-    assert judge_format(dataset_of(boxes, "xywh")) == (None, ())
-    assert judge_format(dataset_of(boxes, "xyxy")) == (None, ())
+    assert inspect_boxes(dataset_of(boxes, "xywh")).format == (None, ())
+    assert inspect_boxes(dataset_of(boxes, "xyxy")).format == (None, ())

@@ -9,7 +9,6 @@ rest are reported apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from vitrail.core.boxes import xyxy_to_cxcywh, xyxy_to_xywh
 from vitrail.data.findings import Finding, Severity, number_of
 from vitrail.data.image_checks import OF_THE_SOURCE
 from vitrail.tasks.detection.assembly import to_pixels
-from vitrail.tasks.detection.dataset import BoxDataset, BoxFormat, BoxSplit
+from vitrail.tasks.detection.dataset import BoxDataset, BoxFormat
 
 FITS = 0.98  # share of the boxes that must lie in their images
 FAILS = 0.9  # the claimed format fits fewer boxes than this share
@@ -105,22 +104,33 @@ class FormatJudgement(NamedTuple):
     """Against boxes of single splits, whose format is not that of the source as a whole."""
 
 
-def judge_format(dataset: BoxDataset) -> FormatJudgement:
-    """Judge the boxes of all splits together, then those of each split of the source against that."""
-    claimed, splits = dataset.facts.box_format, dataset.splits
-    together = _fits(splits.values(), claimed)
+def judge_format(
+    dataset: BoxDataset,
+    boxes_xyxy: Float[np.ndarray, "n 4"],
+    sizes: Int64[np.ndarray, "n 2"],
+    split: np.ndarray,
+) -> FormatJudgement:
+    """Judge the boxes of all splits together, then those of each split of the source against that.
+
+    Args:
+        boxes_xyxy: of the data set, as its reader made them.
+        sizes: height and width of the image of each.
+        split: name of the split of each.
+    """
+    claimed = dataset.facts.box_format
+    together = _fits(boxes_xyxy, sizes, claimed)
     suspicion = _suspect(together, claimed)
     reading = claimed if suspicion is None else suspicion.likely
     origins = {"validation": dataset.validation_origin, "test": dataset.test_origin}
     own = [name for name, origin in origins.items() if origin.startswith(OF_THE_SOURCE)]
-    drawn_from = tuple(name for name in splits if name not in own)  # the source's training split
+    drawn_from = tuple(name for name in dataset.splits if name not in own)  # the source's training split
     mixed = []
     for names in (drawn_from, *((name,) for name in own)):
-        fits = _fits((splits[name] for name in names), claimed)
+        rows = np.isin(split, names)
         whose = f"boxes of the {names[0]} split" if own else "some boxes"
-        mixed.append(_find_others(fits, reading, whose, names))
+        mixed.append(_find_others(_fits(boxes_xyxy[rows], sizes[rows], claimed), reading, whose, names))
     if not any(mixed):
-        mixed = [_find_others(together, reading, "some boxes", tuple(splits))]
+        mixed = [_find_others(together, reading, "some boxes", tuple(dataset.splits))]
     return FormatJudgement(suspicion, tuple(filter(None, mixed)))
 
 
@@ -171,16 +181,13 @@ def _find_others(
     return Suspicion(reading, other, against[other], total, whose, splits)
 
 
-def _fits(splits: Iterable[BoxSplit], claimed: BoxFormat) -> dict[BoxFormat, np.ndarray]:
+def _fits(
+    boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"], claimed: BoxFormat
+) -> dict[BoxFormat, np.ndarray]:
     """Tell for each format which boxes lie in their images, of those whose image has a known size."""
-    boxes, sizes = [np.zeros((0, 4), dtype=np.float32)], [np.zeros((0, 2), dtype=np.int64)]
-    for split in splits:
-        boxes += split.boxes
-        sizes.append(np.repeat(split.sizes, [len(labels) for labels in split.labels], axis=0))
-    together, of_images = np.concatenate(boxes), np.concatenate(sizes)
-    is_known = np.isfinite(together).all(axis=1) & (of_images > 1).all(axis=1)
-    of_images = of_images[is_known]
-    stored = as_stored(together[is_known], of_images, claimed)
+    is_known = np.isfinite(boxes_xyxy).all(axis=1) & (sizes > 1).all(axis=1)
+    of_images = sizes[is_known]
+    stored = as_stored(boxes_xyxy[is_known], of_images, claimed)
     fits = {}
     for name in (*FORMATS, *RARE):
         boxes_xyxy = to_pixels(stored, name, of_images)

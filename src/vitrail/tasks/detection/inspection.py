@@ -6,7 +6,6 @@ for the file as stored, before Exif turns it, or for a larger or smaller copy of
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -175,11 +174,7 @@ class ExaminedBoxes(SeenImages):
     @cached_property
     def format(self) -> FormatJudgement:
         """The likely box format, by the sizes that images have, whatever the source claims."""
-        sizes = {name: split.sizes.copy() for name, split in self.dataset.splits.items()}
-        for image in self.images:
-            sizes[image.split][image.position] = image.frame.size
-        splits = {name: replace(split, sizes=sizes[name]) for name, split in self.dataset.splits.items()}
-        return judge_format(replace(self.dataset, **splits))
+        return judge_format(self.dataset, self.table.boxes_xyxy, self.table.sizes, self.table.split)
 
     @cached_property
     def is_judged(self) -> Bool[np.ndarray, " n"]:
