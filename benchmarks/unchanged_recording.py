@@ -27,7 +27,7 @@ from PIL import Image, ImageDraw
 
 COMMANDS = Path(__file__).with_name("unchanged.txt")
 # Imported once, by the process that forks for each command: this takes longer than most commands do.
-PRELOADED = ("torch._dynamo", "matplotlib.pyplot", "scipy.optimize", "kornia.augmentation", "cyclopts")
+PRELOADED = ("torch._dynamo", "matplotlib.pyplot", "scipy.optimize", "cyclopts")
 BYTECODE = f"{tempfile.gettempdir()}/vitrail-bytecode"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPYCACHEPREFIX": BYTECODE}
 LIMIT_S = 900  # of one command

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 
 from vitrail.core.boxes import box_area
-from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.tasks.detection.augment import MIN_VISIBLE, BoxedImage, augment_image, mosaic
 from vitrail.tasks.detection.settings import BoxAugmentSettings
@@ -296,11 +293,3 @@ def test_input_is_never_changed() -> None:
         augmented(boxed, FLIP | FLIP_VERTICAL, seed)
         mosaic([boxed] * 4, generator(seed))
     assert all(torch.equal(part, copy) for part, copy in zip(boxed, kept, strict=True))
-
-
-def test_without_kornia_one_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "kornia.geometry.transform", None)
-    boxed = painted([[11, 9, 41, 37]])
-    augmented(boxed, FLIP | CROP | {"colour": 0.2}, 0)  # needs none
-    with pytest.raises(DataError, match=r"pip install 'vitrail\[detection\]'"):
-        augmented(boxed, SCALE, 0)

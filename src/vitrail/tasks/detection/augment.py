@@ -1,9 +1,7 @@
 """Augment one training image together with its boxes.
 
 Every function draws from the generator it is given and from nothing else. One matrix moves pixels and boxes
-alike: pixels by kornia's warp, which draws nothing. kornia's own random augmentations are not used: they
-draw from torch's global generator, take several times as long for one image, and flip boxes one pixel off
-(they count pixel centres; a box here ends where its pixels end).
+alike.
 
 What comes in from beyond an image shows the mean colour, zero after normalisation.
 """
@@ -11,7 +9,7 @@ What comes in from beyond an image shows the mean colour, zero after normalisati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +19,6 @@ from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
 from vitrail.core.boxes import box_area, clip_boxes
-from vitrail.core.errors import DataError, missing_package
 from vitrail.data.augment import change_colour
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.tasks.detection.settings import BoxAugmentSettings
@@ -82,9 +79,6 @@ def augment_image(
         size: input height and width for the whole image; a crop gets those of an image of its shape.
         preprocessing: gives the input's size for a crop, and the mean colour.
         settings: what is switched on; mosaics are made beforehand, by ``mosaic``.
-
-    Raises:
-        DataError: kornia is needed and not installed.
     """
     draws = _Draws(*torch.rand(len(_Draws._fields), generator=generator).tolist())
     height, width = boxed.image.shape[-2:]
@@ -93,7 +87,7 @@ def augment_image(
         part = _crop((height, width), draws)
         size = preprocessing.input_size((part[3] - part[1], part[2] - part[0]))
     normal = None
-    if needs_warp(settings):
+    if settings.scale or settings.shift or settings.rotation:
         matrix = _motion(size, settings, draws) @ _stretch(part, size)
         normal = _warp(boxed.image, matrix, size, preprocessing)
         boxed = _keep_visible(boxed, _move(boxed.boxes_xyxy, matrix), size)
@@ -141,25 +135,6 @@ def mosaic(images: Sequence[BoxedImage], generator: torch.Generator) -> BoxedIma
         tiles.append(tile._replace(boxes_xyxy=tile.boxes_xyxy + offset))
     boxes, labels, visible = (torch.cat(parts) for parts in zip(*(tile[1:] for tile in tiles), strict=True))
     return BoxedImage(joined, boxes, labels, visible)
-
-
-def needs_warp(settings: BoxAugmentSettings) -> bool:
-    """Tell whether images are scaled, turned or shifted, which needs kornia."""
-    return bool(settings.scale or settings.shift or settings.rotation)
-
-
-def load_warp() -> Callable[..., Tensor]:
-    """Import kornia's warp; the first call takes a second or more.
-
-    Raises:
-        DataError: kornia is not installed.
-    """
-    try:
-        from kornia.geometry.transform import warp_affine
-    except ImportError:
-        settings = "augment.scale, augment.shift and augment.rotation need"
-        raise missing_package(settings, "kornia", "detection", DataError) from None
-    return warp_affine
 
 
 def _crop(size: tuple[int, int], draws: _Draws) -> Part:
@@ -211,16 +186,14 @@ def _warp(
         smaller = (max(round(height * shrink), 1), max(round(width * shrink), 1))
         image = F.interpolate(image[None], list(smaller), mode="bilinear", antialias=True)[0]
         matrix = matrix @ np.linalg.inv(_stretch((0, 0, width, height), smaller))
-    # With align_corners, kornia's matrices map pixel centres, which lie half a pixel behind their edges.
-    centred = _shift(-0.5, -0.5) @ matrix @ _shift(0.5, 0.5)
-    return load_warp()(
-        preprocessing.normalise(image[None]),
-        torch.from_numpy(centred[None, :2]).float(),
-        size,
-        mode="bilinear",
-        padding_mode="zeros",
-        align_corners=True,
+    # Where each pixel comes from, in coordinates from -1 to 1 between the edges of either image.
+    before, after = (
+        _shift(-1, -1) @ _stretch((0, 0, columns, rows), (2, 2)) for rows, columns in (image.shape[-2:], size)
     )
+    back = before @ np.linalg.inv(after @ matrix)
+    theta = torch.from_numpy(back[None, :2]).float()
+    grid = F.affine_grid(theta, [1, 3, *size], align_corners=False)
+    return F.grid_sample(preprocessing.normalise(image[None]), grid, align_corners=False)
 
 
 def _flip(boxed: BoxedImage, *, axis: int) -> BoxedImage:

@@ -20,7 +20,7 @@ from vitrail.data.dataset import Progress
 from vitrail.data.images import open_image, upright_size
 from vitrail.data.source import CROP_MARGIN, fits_in_memory, read_all
 from vitrail.models.contract import BoxTargets
-from vitrail.tasks.detection.augment import BoxedImage, augment_image, load_warp, mosaic, needs_warp
+from vitrail.tasks.detection.augment import BoxedImage, augment_image, mosaic
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.settings import BoxAugmentSettings
 from vitrail.train.objective import TensorBatch
@@ -91,15 +91,10 @@ class BoxSource:
         return len(self.split)
 
     def prepare(self) -> None:
-        """Load what augmentation needs, and fill the cache if there is one; the second call does nothing.
+        """Fill the cache if there is one; the second call does nothing.
 
         Images that cannot be read are remembered, and ``load`` raises their error.
-
-        Raises:
-            DataError: kornia is needed and not installed.
         """
-        if needs_warp(self.augment):
-            load_warp()
         if not self.is_cached or self._stored is not None:
             return
         self._stored = read_all(self._read, len(self.split), self._progress)
