@@ -56,10 +56,15 @@ def both_ends(path: Path) -> bytes:
         with path.open("rb") as file:
             start = file.read(PEEK)
             file.seek(max(path.stat().st_size - PEEK, 0))
-            ends = start + file.read(PEEK)
+            ends = plain_bytes(start) + plain_bytes(file.read(PEEK))
     except OSError:
         return b""
-    return ends if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") else b""
+    return ends if ends.lstrip().startswith(b"{") else b""
+
+
+def plain_bytes(text: bytes) -> bytes:
+    """Return encoded text for a cheap look: without a byte order mark, and without UTF-16's zero bytes."""
+    return text.lstrip(b"\xef\xbb\xbf\xff\xfe").replace(b"\0", b"")
 
 
 def looks_like_coco(path: Path) -> bool:

@@ -148,7 +148,7 @@ def no_numbers(root: Path) -> Path:
 def other_encoding(root: Path) -> Path:
     write_yolo(root, varied_scenes(4, seed=0))
     for path in (root / "labels").rglob("*.txt"):
-        path.write_bytes(path.read_text().encode("utf-16"))
+        path.write_bytes(path.read_text().encode("utf-16-be") + b"\xff")
     return root
 
 

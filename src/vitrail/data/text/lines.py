@@ -38,13 +38,19 @@ def check_encoding(content: bytes, what: str) -> None:
         )
 
 
+def decode_text(content: bytes) -> str:
+    """Decode UTF-8, or UTF-16 if the text begins with its byte order mark, as PowerShell writes files."""
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if is_utf16 else "utf-8-sig")
+
+
 def read_list(path: Path, *, entry: str) -> list[str]:
-    """Read a list with one entry per line; ``DataError`` if a byte is not UTF-8: an entry would be lost."""
+    """Read a list with one entry per line; ``DataError`` if a byte is no text: an entry would be lost."""
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        return decode_text(path.read_bytes()).splitlines()
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path} cannot be read: byte {error.start} is not UTF-8 text",
+            f"{path} cannot be read: byte {error.start} is not {error.encoding.upper()} text",
             expected=f"{entry} in each line",
             remedy="Write the list again",
         ) from None

@@ -147,7 +147,7 @@ class Classes:
 def reason_of(error: Exception) -> str:
     """Return in a few words why a file cannot be read."""
     if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start} is not UTF-8 text"
+        return f"byte {error.start} is not {error.encoding.upper()} text"
     if isinstance(error, RecursionError):
         return "its brackets are nested too deeply"
     return getattr(error, "strerror", None) or str(error)

@@ -267,6 +267,15 @@ def test_numbers_as_texts_join_as_ids(tmp_path: Path) -> None:
     assert read_changed(tmp_path, change).splits["train"].num_boxes == 6
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_tells_the_encoding(tmp_path: Path, encoding: str) -> None:
+    file = write_coco(tmp_path, varied_scenes(5, seed=0)) / "annotations" / "instances_train.json"
+    file.write_bytes(file.read_text().encode(encoding))
+    assert COCO.recognises(tmp_path)
+    assert COCO.recognises(file)
+    assert_holds(COCO.read(tmp_path), varied_scenes(5, seed=0))
+
+
 def test_sizes_that_are_not_claimed_are_read_from_headers(tmp_path: Path) -> None:
     def change(content: Any) -> None:
         del content["images"][0]["height"]

@@ -223,7 +223,7 @@ def test_folders_that_cannot_be_used_are_explained(tmp_path: Path) -> None:
         write_voc(tmp_path / "devkit" / f"VOC{year}", scenes)
     with pytest.raises(DataError, match="holds 2 data sets: VOC2007, VOC2012"):
         VOC.read(tmp_path / "devkit")
-    (tmp_path / "devkit" / "VOC2007" / "ImageSets" / "Main" / "train.txt").write_bytes(b"\xff\xfe")
+    (tmp_path / "devkit" / "VOC2007" / "ImageSets" / "Main" / "train.txt").write_bytes(b"\xff\xfa")
     with pytest.raises(DataError, match="is not UTF-8 text"):
         VOC.read(tmp_path / "devkit" / "VOC2007")
 

@@ -253,6 +253,17 @@ def test_labels_that_are_no_text_leave_their_images_out(tmp_path: Path) -> None:
     assert [finding.check for finding in raw.findings] == ["unreadable-annotations"]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be"])
+def test_files_of_other_programs_are_read_by_their_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+    write_yolo(tmp_path, varied_splits())
+    mark = "" if encoding == "utf-8-sig" else "\ufeff"
+    for path in [tmp_path / "data.yaml", *(tmp_path / "labels").rglob("*.txt")]:
+        path.write_bytes((mark + path.read_text()).encode(encoding))
+        path.rename(path.with_suffix(path.suffix.upper() if path.suffix == ".txt" else path.suffix))
+    assert YOLO.recognises(tmp_path)
+    assert_holds(YOLO.read(tmp_path), varied_splits(), atol=SHARES)
+
+
 def test_gaps_in_the_names_are_closed(tmp_path: Path) -> None:
     write_yolo(tmp_path, varied_splits())
     (tmp_path / "data.yaml").write_text(
@@ -321,7 +332,7 @@ def test_folders_that_cannot_be_used_are_explained(tmp_path: Path) -> None:
     write_yolo_part(tmp_path / "a" / "images", tmp_path / "a" / "labels", scenes)
     with pytest.raises(DataError, match="has no file of class names, so that the classes have numbers alone"):
         YOLO.read(tmp_path / "a")
-    (tmp_path / "a" / "classes.txt").write_bytes(b"\xff\xfe")
+    (tmp_path / "a" / "classes.txt").write_bytes(b"\xff\xfa")
     with pytest.raises(DataError, match="is not UTF-8 text"):
         YOLO.read(tmp_path / "a")
     write_yolo(tmp_path / "b", scenes)

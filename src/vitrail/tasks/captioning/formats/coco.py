@@ -13,6 +13,7 @@ from typing import Any
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, nested
 from vitrail.data.formats import Format
 from vitrail.data.splits import split_of
+from vitrail.data.text.lines import decode_text
 from vitrail.tasks.captioning.dataset import BROKEN, TEXTS, RawCaptions, broken_file
 
 LISTS = '"images" (id, file_name) and "annotations" (image_id, caption)'
@@ -51,7 +52,7 @@ def read(path: Path) -> RawCaptions:
 def _read_file(file: Path, raw: RawCaptions) -> dict[str, list[Any]]:
     """Return the captions of a file by image name; may be empty."""
     try:
-        content = json.loads(file.read_bytes().decode("utf-8-sig"))
+        content = json.loads(decode_text(file.read_bytes()))
         images, annotations = content["images"], content["annotations"]
         names = {image["id"]: str(image["file_name"]) for image in images}
         captions: dict[str, list[Any]] = {name: [] for name in names.values()}

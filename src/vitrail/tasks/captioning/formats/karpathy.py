@@ -15,6 +15,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, looks_like_coco
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName, split_named
+from vitrail.data.text.lines import decode_text
 from vitrail.tasks.captioning.dataset import BROKEN, RawCaptions, broken_file
 
 PUBLISHED = re.compile(r"^dataset_(flickr8k|flickr30k|coco)\.json$")
@@ -37,7 +38,7 @@ def read(path: Path) -> RawCaptions:
 def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:
     found: dict[SplitName, dict[str, list[Any]]] = {}
     try:
-        for image in json.loads(file.read_bytes().decode("utf-8-sig"))["images"]:
+        for image in json.loads(decode_text(file.read_bytes()))["images"]:
             name = "/".join(filter(None, (image.get("filepath"), image["filename"])))
             split = split_named(image.get("split", "train"), f"{name} in {file}")
             texts = [_text(sentence) for sentence in image["sentences"]]

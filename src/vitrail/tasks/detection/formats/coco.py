@@ -25,6 +25,7 @@ from vitrail.data.file_places import (
 from vitrail.data.findings import number_of
 from vitrail.data.formats import Format
 from vitrail.data.splits import SplitName, split_of
+from vitrail.data.text.lines import decode_text
 from vitrail.tasks.detection.assembly import (
     AnnotatedImage,
     Classes,
@@ -49,7 +50,7 @@ def load_coco(path: Path) -> dict[str, list[Any]]:
         return DataError(f"{path} {given}", expected=EXPECTED, remedy=remedy)
 
     try:
-        content = json.loads(path.read_bytes().decode("utf-8-sig"))
+        content = json.loads(decode_text(path.read_bytes()))
     except (OSError, ValueError, RecursionError) as error:
         raise faulty(f"cannot be read: {reason_of(error)}", "Write or download the file again") from None
     if not isinstance(content, Mapping):

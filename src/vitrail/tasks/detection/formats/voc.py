@@ -25,6 +25,7 @@ from vitrail.data.file_places import (
     folders_in,
     is_image_name,
     nested,
+    plain_bytes,
     relative_name,
     split_folders,
 )
@@ -226,8 +227,7 @@ def _annotation_folder(folder: Path) -> Path | None:
             continue
         for name in [name for name in listed if name.lower().endswith(".xml")][:5]:
             with suppress(OSError), (candidate / name).open("rb") as file:
-                # UTF-16 has a zero in each letter
-                if b"<annotation" in file.read(PEEK).replace(b"\0", b""):
+                if b"<annotation" in plain_bytes(file.read(PEEK)):
                     return candidate
     return None
 

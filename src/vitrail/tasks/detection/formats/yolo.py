@@ -22,15 +22,17 @@ from vitrail.data.file_places import (
     existing,
     first_entries,
     folders_in,
+    forms_of,
     is_image_name,
     list_images,
     nested,
+    plain_bytes,
     relative_name,
     split_folders,
 )
 from vitrail.data.formats import Format
 from vitrail.data.splits import SPLIT_NAMES, SplitName
-from vitrail.data.text.lines import read_list
+from vitrail.data.text.lines import decode_text, read_list
 from vitrail.tasks.detection.assembly import (
     AnnotatedBox,
     AnnotatedImage,
@@ -117,7 +119,7 @@ def parse_labels(
 def looks_like_config(path: Path) -> bool:
     """Tell from its text whether a YAML file names classes and folders."""
     with suppress(OSError):
-        content = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
+        content = plain_bytes(path.read_bytes()) if path.stat().st_size <= MAX_BYTES else b""
         return CONFIG_KEYS.search(content) is not None and FOLDER_KEYS.search(content) is not None
     return False
 
@@ -244,10 +246,16 @@ def label_folder(folder: Path, stems: Iterable[str], bases: Sequence[Path]) -> P
     Args:
         bases: further folders that may hold ``labels/``, such as that of the YAML file.
     """
-    wanted = {f"{stem}.txt" for stem in stems}
+    wanted = {form for stem in stems for form in forms_of(stem)}
     candidates = existing(list(_label_folders(folder, bases)))
-    fitting = (candidate for candidate in candidates if not wanted.isdisjoint(os.listdir(candidate)))
+    fitting = (candidate for candidate in candidates if not wanted.isdisjoint(_texts_in(candidate)))
     return next(fitting, None) or next((candidate for candidate in candidates if candidate != folder), None)
+
+
+def _texts_in(folder: Path) -> dict[str, Path]:
+    """Return the text files of a folder by their names without the suffix, whatever its case."""
+    names = sorted(name for name in os.listdir(folder) if name.lower().endswith(".txt"))
+    return {name[:-4]: folder / name for name in names}
 
 
 def _label_folders(folder: Path, bases: Sequence[Path]) -> Iterator[Path]:
@@ -293,7 +301,7 @@ def _configs(root: Path) -> Iterator[Path]:
 
 def _holds_labels(folder: Path, *, beside_images: bool = False) -> bool:
     names = {entry.name for entry in first_entries(folder)}
-    texts = sorted(name for name in names if name.endswith(".txt") and name not in NAME_FILES)
+    texts = sorted(name for name in names if name.lower().endswith(".txt") and name not in NAME_FILES)
     if beside_images:
         stems = {os.path.splitext(name)[0] for name in names if is_image_name(name)}
         texts = [name for name in texts if name[:-4] in stems]
@@ -303,7 +311,7 @@ def _holds_labels(folder: Path, *, beside_images: bool = False) -> bool:
 def _looks_like_labels(path: Path) -> bool:
     """Tell from its first line whether a file holds boxes."""
     with suppress(OSError), path.open("rb") as file:
-        line = next((line for line in file.read(PEEK).splitlines() if line.strip()), b"")
+        line = next((line for line in plain_bytes(file.read(PEEK)).splitlines() if line.strip()), b"")
         return LABEL_LINE.match(line) is not None
     return False
 
@@ -416,20 +424,23 @@ def _annotate(images: Sequence[Path], split: SplitName, done: _YoloReading) -> l
             done.note("unlabelled-folders", f"{split}: {relative_name(folder, done.root)}")
             continue
         done.label_folders.add(labels)
-        entries = (_read_labels(image, labels / f"{image.stem}.txt", done) for image in members)
-        annotated += [entry for entry in entries if entry is not None]
+        texts = _texts_in(labels)
+        for image in members:
+            file = next((texts[form] for form in forms_of(image.stem) if form in texts), None)
+            entry = _read_labels(image, file, done)
+            annotated += [] if entry is None else [entry]
     return annotated
 
 
-def _read_labels(image: Path, file: Path, done: _YoloReading) -> AnnotatedImage | None:
+def _read_labels(image: Path, file: Path | None, done: _YoloReading) -> AnnotatedImage | None:
     entry = AnnotatedImage(image, relative_name(image, done.root))
+    if file is None:
+        done.without_annotations.append(entry.name)
+        return entry
     called = relative_name(file, done.root)
     done.used.add(file)
     try:
-        text = file.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        done.without_annotations.append(entry.name)
-        return entry
+        text = decode_text(file.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         done.note("unreadable-annotations", f"{called}: {reason_of(error)}")
         return None
@@ -443,10 +454,10 @@ def _read_labels(image: Path, file: Path, done: _YoloReading) -> AnnotatedImage 
 
 
 def _orphans(done: _YoloReading) -> list[Path]:
-    texts = [file for folder in done.label_folders for file in folder.glob("*.txt") if file not in done.used]
+    texts = {file for folder in done.label_folders for file in _texts_in(folder).values()}
     return sorted(
         file
-        for file in texts
+        for file in texts - done.used
         if file.name not in (*NAME_FILES, *LIST_FILES)
         and (_looks_like_labels(file) or (not file.stat().st_size and file.parent.name != "images"))
     )
