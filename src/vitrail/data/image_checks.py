@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Protocol, runtime_checkable
+from typing import Any
 from unicodedata import normalize
 
 import numpy as np
@@ -28,22 +28,6 @@ CONVERSIONS = {
 }
 FROM_VALIDATION = "the source's validation split"  # where a test comes from that the source does not name
 OF_THE_SOURCE = ("from the source", FROM_VALIDATION)  # where a split comes from that was not drawn
-
-
-@runtime_checkable
-class Classified(Protocol):
-    """A data set of any kind whose examples have classes."""
-
-    @property
-    def class_names(self) -> tuple[str, ...]: ...
-
-    @property
-    def things(self) -> str:
-        """What has a class, in the plural."""
-
-    @property
-    def per_class(self) -> dict[str, np.ndarray]:
-        """For each split, the number of usable examples of each class."""
 
 
 def find_unreadable(examined: SeenImages) -> Iterator[Finding]:
@@ -70,7 +54,7 @@ def find_unreadable(examined: SeenImages) -> Iterator[Finding]:
     )
 
 
-def find_similar_names(examined: Classified) -> Iterator[Finding]:
+def find_similar_names(examined: Any) -> Iterator[Finding]:
     """Class names that differ only in case, spaces, hyphens or underscores."""
     alike = defaultdict(list)
     for name in examined.class_names:
@@ -81,7 +65,7 @@ def find_similar_names(examined: Classified) -> Iterator[Finding]:
     yield from counted(pairs, "warning", "similar-class-names", "class name", "spelt in several ways", remedy)
 
 
-def find_uneven_classes(examined: Classified) -> Iterator[Finding]:
+def find_uneven_classes(examined: Any) -> Iterator[Finding]:
     """Classes with too few training examples, and a largest one many times as large as the smallest."""
     train, names, things = examined.per_class["train"], examined.class_names, examined.things
     sizes = {index: f"{names[index]} ({train[index]})" for index in np.flatnonzero(train).tolist()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -81,6 +81,15 @@ class SeenImages:
     def seen(self) -> list[tuple[str, Inspection]]:
         """Name and inspection of each usable image."""
         return [(name, seen) for _, _, name, seen in self.rows() if not seen.error]
+
+    @cached_property
+    def equal_images(self) -> list[list[tuple[str, int, str]]]:
+        """Split, index in the split and name of the usable images, those of the same pixels together."""
+        groups: dict[bytes, list[tuple[str, int, str]]] = defaultdict(list)
+        for split, index, name, seen in self.rows():
+            if not seen.error:
+                groups[seen.pixel_hash].append((split, index, name))
+        return [*groups.values()]
 
     @cached_property
     def per_class(self) -> dict[str, np.ndarray]:

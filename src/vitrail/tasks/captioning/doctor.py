@@ -5,7 +5,7 @@ Nothing on disk is changed. Every check is a function of the examined data set t
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
@@ -140,11 +140,7 @@ def find_odd_captions(examined: SeenCaptions) -> Iterator[Finding]:
 
 def find_duplicates(examined: SeenCaptions) -> Iterator[Finding]:
     """Identical pixels in two splits, or repeated in training."""
-    groups: dict[bytes, list[tuple[str, str]]] = defaultdict(list)
-    for split, _, name, seen in examined.rows():
-        if not seen.error:
-            groups[seen.pixel_hash].append((split, name))
-    yield from find_repeated(groups.values())
+    yield from find_repeated([(split, name) for split, _, name in group] for group in examined.equal_images)
 
 
 CHECKS: tuple[Callable[[SeenCaptions], Iterator[Finding]], ...] = (

@@ -6,7 +6,6 @@ Nothing on disk is changed. Every check is a function of the examined data set t
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
@@ -25,7 +24,7 @@ from vitrail.data.image_checks import (
     find_unreadable,
     find_wrong_suffixes,
 )
-from vitrail.data.inspection import Inspection, SeenImages, inspect_splits
+from vitrail.data.inspection import SeenImages, inspect_splits
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.data_page import DataView, draw_image, plots_of_images
@@ -65,29 +64,18 @@ class Examined(SeenImages):
     dataset: ImageDataset
 
     @cached_property
-    def readable(self) -> list[tuple[str, str, int, Inspection]]:
-        """Name, split, label and inspection of each usable image."""
-        splits = self.dataset.splits
-        return [
-            (name, split, int(splits[split].labels[index]), seen)
-            for split, index, name, seen in self.rows()
-            if not seen.error
-        ]
-
-    @cached_property
     def per_class(self) -> dict[str, np.ndarray]:
-        counts = {name: np.zeros(len(self.class_names), dtype=np.int64) for name in self.inspections}
-        for _, split, label, _ in self.readable:
-            counts[split][label] += 1
-        return counts
+        usable = self.dataset.without(self.unreadable).splits
+        return {name: split.count_per_class(len(self.class_names)) for name, split in usable.items()}
 
     @property
     def equal_groups(self) -> list[list[tuple[str, str, str]]]:
         """Split, name and class of the images, those of the same pixels together."""
-        groups: dict[bytes, list[tuple[str, str, str]]] = defaultdict(list)
-        for name, split, label, seen in self.readable:
-            groups[seen.pixel_hash].append((split, name, self.class_names[label]))
-        return [*groups.values()]
+        splits, names = self.dataset.splits, self.class_names
+        return [
+            [(split, name, names[splits[split].labels[index]]) for split, index, name in group]
+            for group in self.equal_images
+        ]
 
 
 def find_unreadable_test(examined: Examined) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import starmap
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from vitrail.tasks.detection.assembly import id_shift
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.faults import find_faults, find_twins, order_corners
 from vitrail.tasks.detection.findings import finding, listed
-from vitrail.tasks.detection.inspection import ExaminedBoxes, SeenImage, inspect_boxes
+from vitrail.tasks.detection.inspection import ExaminedBoxes, inspect_boxes
 
 SCORED_BOXES = 100  # of an image, the best ones, that the COCO protocol counts
 FAR_MORE = 10  # times the usual number of boxes in an image
@@ -213,21 +214,19 @@ def find_crowded_images(examined: ExaminedBoxes) -> Iterator[Finding]:
 
 def find_duplicates(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Images with equal pixels in two splits, or repeated for training, with the same boxes or others."""
-    groups: dict[bytes, list[SeenImage]] = defaultdict(list)
-    for image in examined.images:
-        groups[image.inspection.pixel_hash].append(image)
-    repeated = [group for group in groups.values() if len(group) > 1]
+    repeated = [group for group in examined.equal_images if len(group) > 1]
     yield from find_repeated(
-        ([(image.split, image.name) for image in group] for group in repeated),
+        ([(split, name) for split, _, name in group] for group in repeated),
         remedy="a clean copy (--fix) leaves them out of the later split",
     )
 
-    def content(image: SeenImage) -> bytes:
-        labelled = np.column_stack((image.labels, image.boxes_xyxy))
+    def content(split: str, index: int, name: str) -> bytes:
+        boxes = examined.dataset.splits[split]
+        labelled = np.column_stack((boxes.labels[index], boxes.boxes[index]))
         return labelled[np.lexsort(labelled.T)].tobytes()
 
-    different = (group for group in repeated if len(set(map(content, group))) > 1)
-    names = (" = ".join(image.name for image in group) for group in different)
+    different = (group for group in repeated if len(set(starmap(content, group))) > 1)
+    names = (" = ".join(name for _, _, name in group) for group in different)
     yield from listed("conflicting-boxes", names)
 
 
