@@ -324,6 +324,25 @@ def test_broken_files_are_explained(tmp_path: Path, content: bytes, given: str) 
         assert caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "is_coco"),
+    [
+        ("annotations.json", b"", True),
+        ("boxes.json", b'[{"image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4]}]', True),
+        ("notes.json", b"", False),
+        ("regions.json", b'[{"image": "a.png", "caption": "a cat", "bbox": [1, 2, 3, 4]}]', False),
+    ],
+)
+def test_files_without_images_are_read_where_no_other_is(
+    tmp_path: Path, name: str, content: bytes, is_coco: bool
+) -> None:
+    write_images(tmp_path / "images", varied_scenes(3, seed=0))
+    (tmp_path / name).write_bytes(content)
+    assert COCO.recognises(tmp_path) == is_coco
+    write_json(tmp_path / "labels.json", coco_content(varied_scenes(3, seed=0)))
+    assert_holds(COCO.read(tmp_path), varied_scenes(3, seed=0))
+
+
 def test_two_files_of_one_split_and_none_with_a_split_are_refused(tmp_path: Path) -> None:
     content = coco_content(varied_scenes(3, seed=0))
     for name in ("train_a.json", "train_b.json"):

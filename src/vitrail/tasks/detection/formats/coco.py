@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import numpy as np
 
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import (
+    PEEK,
     ImageFinder,
     existing,
     looks_like_coco,
     nested,
+    plain_bytes,
     relative_name,
     split_folders,
 )
@@ -261,17 +264,23 @@ def _assign_splits(root: Path) -> tuple[dict[SplitName, Path], list[Path]]:
 def _candidates(root: Path) -> list[Path]:
     folders = existing([root, root / "annotations", root / "Annotations", *split_folders(root).values()])
     marks = (INSTANCES, ROBOFLOW_NAME)  # tell a file by its name, however damaged it may be
-    files = [
-        file
-        for folder in folders
-        for file in sorted(folder.glob("*.json"))[:MAX_FILES]
-        if not file.name.startswith(".") and (file.name.startswith(marks) or looks_like_coco(file))
-    ]
+    listed = [file for folder in folders for file in sorted(folder.glob("*.json"))[:MAX_FILES]]
+    listed = [file for file in listed if not file.name.startswith(".")]
+    files = [file for file in listed if file.name.startswith(marks) or looks_like_coco(file)]
     for chosen in marks:
         named = [file for file in files if file.name.startswith(chosen)]
         if named:
             return named
-    return files
+    return files or [file for file in listed if _lacks_images(file)]
+
+
+def _lacks_images(file: Path) -> bool:
+    """Tell whether a file of annotations is empty, or a list of boxes alone, which reading explains."""
+    with suppress(OSError), file.open("rb") as opened:
+        start = plain_bytes(opened.read(PEEK)).strip()
+        is_list = start.startswith(b"[") and b'"category_id"' in start and b'"bbox"' in start
+        return is_list or (not start and "annotation" in file.name.lower())
+    return False
 
 
 def _image_folders(root: Path, file: Path, split: SplitName) -> list[Path]:
