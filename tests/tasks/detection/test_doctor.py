@@ -230,7 +230,7 @@ def test_boxes_that_fit_in_no_format_are_an_error_and_are_not_copied(tmp_path: P
     errors = check_boxes(open_boxes(source)).of("error")
 
     assert [error.check for error in errors] == ["unknown-format"]
-    with pytest.raises(DataError, match=r"most boxes .* do not lie in their images, in any known format"):
+    with pytest.raises(DataError, match=r"most boxes do not lie in their images, in any known format"):
         write_clean(open_boxes(source), tmp_path / "clean")
 
 

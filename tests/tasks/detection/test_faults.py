@@ -73,13 +73,13 @@ def test_twins_are_found_across_the_blocks_in_which_boxes_are_compared() -> None
     boxes[ROWS + 30] = boxes[7] + np.float32(0.2)
     boxes[ROWS + 40] = boxes[ROWS + 30]
 
-    assert find_twins(boxes) == [(7, ROWS + 30), (7, ROWS + 40)]
+    assert find_twins(boxes, np.zeros(len(boxes), dtype=np.int64)) == [(7, ROWS + 30), (7, ROWS + 40)]
 
 
 def test_boxes_that_overlap_by_half_are_no_twins() -> None:
     boxes = np.array([[0, 0, 20, 20], [0, 5, 20, 25], [0, 0, 20, 10]], dtype=np.float32)
 
-    assert find_twins(boxes) == []
+    assert find_twins(boxes, np.zeros(len(boxes), dtype=np.int64)) == []
 
 
 def test_repair_keeps_sound_boxes_and_tells_every_change() -> None:
@@ -133,4 +133,4 @@ def test_images_without_boxes_pass_through() -> None:
 
     assert repaired.boxes_xyxy.shape == (0, 4)
     assert repaired.changes == {}
-    assert find_twins(none) == []
+    assert find_twins(none, np.zeros(0, dtype=np.int64)) == []

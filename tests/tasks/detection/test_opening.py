@@ -176,10 +176,10 @@ def run_configuration(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "given"),
     [
-        (folder_of_images, "holds 3 images and no annotations of a known format (other files: 1 .csv)"),
+        (folder_of_images, "is not detection data of a known format; it holds 3 images, 1 .csv file"),
         (single_image, "is not detection data"),
-        (empty_folder, "holds no file"),
-        (folder_of_texts, "holds no images with annotations (other files: 1 .txt)"),
+        (empty_folder, "it holds no file"),
+        (folder_of_texts, "is not detection data of a known format; it holds 1 .txt file"),
         (no_boxes, "has 3 images and no box"),
         (no_known_class, "no box of a class with a name: 6 boxes with class ids"),
         (

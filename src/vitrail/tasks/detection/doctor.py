@@ -182,15 +182,11 @@ def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
     repeated, conflicting = [], []
     for members in np.split(usable, starts[1:]):
         ordered, labels = order_corners(table.boxes_xyxy[members]), table.labels[members]
-        twins = find_twins(ordered)
-        for label in np.unique(labels) if twins else ():
-            of_label = members[labels == label].tolist()
-            pairs = find_twins(ordered[labels == label])
-            repeated += [describe(of_label[first], of_label[later]) for first, later in pairs]
+        repeated += [describe(*members[[*pair]].tolist()) for pair in find_twins(ordered, labels)]
         conflicting += [
-            describe(int(members[first]), int(members[later]))
-            for first, later in twins
-            if labels[first] != labels[later]
+            describe(*members[[*pair]].tolist())
+            for pair in find_twins(ordered, np.zeros_like(labels))
+            if labels[pair[0]] != labels[pair[1]]
         ]
     yield from listed("repeated-boxes", repeated)
     yield from listed("two-classes", conflicting)

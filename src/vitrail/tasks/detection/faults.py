@@ -76,19 +76,24 @@ def find_faults(boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "
     return BoxFaults(*first)
 
 
-def find_twins(boxes_xyxy: Float[np.ndarray, "n 4"]) -> list[tuple[int, int]]:
+def find_twins(
+    boxes_xyxy: Float[np.ndarray, "n 4"], labels: Int64[np.ndarray, " n"]
+) -> list[tuple[int, int]]:
     """Return the duplicates among boxes with ordered corners, each after the earliest that it repeats.
 
-    >>> find_twins(np.array([[0, 0, 9, 9], [5, 5, 7, 7], [0, 0, 9, 9]], dtype=np.float32))
+    Args:
+        labels: class of each box; boxes of two classes never repeat each other.
+
+    >>> boxes = np.array([[0, 0, 9, 9], [5, 5, 7, 7], [0, 0, 9, 9], [0, 0, 9, 9]], dtype=np.float32)
+    >>> find_twins(boxes, np.array([1, 1, 1, 2]))
     [(0, 2)]
     """
-    if len(boxes_xyxy) < 2:
-        return []
     boxes = torch.from_numpy(np.ascontiguousarray(boxes_xyxy))
     twins = []
     for start in range(0, len(boxes), ROWS):
-        rows = boxes[start : start + ROWS]
-        same = box_iou(rows, boxes[: start + len(rows)]) >= SAME_IOU
+        rows = slice(start, start + ROWS)
+        same = box_iou(boxes[rows], boxes[: start + ROWS]) >= SAME_IOU
+        same &= torch.from_numpy(labels[rows, None] == labels[: start + ROWS])
         same = same.tril(start - 1)  # each with those before it
         found = same.any(dim=1).nonzero()[:, 0].tolist()
         twins += [(int(same[row].nonzero()[0, 0]), start + row) for row in found]
@@ -133,11 +138,8 @@ def repair_boxes(
     remains = ~faults.not_finite & ~faults.empty & ((mended[:, 2:] - mended[:, :2]) >= EMPTY_PX).all(axis=1)
     is_outside = ~remains & ~faults.not_finite & ~faults.empty
     is_duplicate = np.zeros(len(boxes_xyxy), dtype=bool)
-    single = remains & ~is_crowd
-    for label in np.unique(labels[single]) if find_twins(mended[single]) else ():
-        members = np.flatnonzero((labels == label) & single)
-        for _, later in find_twins(mended[members]):
-            is_duplicate[members[later]] = True
+    single = np.flatnonzero(remains & ~is_crowd)
+    is_duplicate[[single[later] for _, later in find_twins(mended[single], labels[single])]] = True
     is_kept = remains & ~is_duplicate
     is_swapped = (boxes_xyxy[:, :2] > boxes_xyxy[:, 2:]).any(axis=1)
     changes = {

@@ -26,6 +26,7 @@ from vitrail.data.inspection import Inspection
 from vitrail.tasks.detection.assembly import id_shift
 from vitrail.tasks.detection.box_format import reread_boxes
 from vitrail.tasks.detection.dataset import BoxDataset
+from vitrail.tasks.detection.doctor import find_wrong_formats
 from vitrail.tasks.detection.faults import RepairedBoxes, repair_boxes
 from vitrail.tasks.detection.findings import listed
 from vitrail.tasks.detection.inspection import ExaminedBoxes, SeenImage, frame_of, inspect_boxes, to_upright
@@ -120,18 +121,13 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
     items: Items = defaultdict(list)
     _note_classes(dataset, items)
     examined = inspect_boxes(dataset)
-    for against in examined.format.mixed:
-        raise DataError(
-            f"{against.whose} of {dataset.source} have another format than the rest: {against.explain()}",
-            expected="boxes of one format",
-            remedy="Write all boxes in one format; which one is right cannot be known from the numbers",
-        )
-    if examined.is_misread:
-        raise DataError(
-            f"most boxes of {dataset.source} do not lie in their images, in any known format",
-            expected="boxes within their images",
-            remedy="Correct the program that wrote them",
-        )
+    for fault in find_wrong_formats(examined):
+        if fault.check != "wrong-format":
+            raise DataError(
+                f"{dataset.source}: {fault.message}",
+                expected="boxes of one format, within their images",
+                remedy="Correct the program that wrote them; the numbers do not tell which format is right",
+            )
     items["unreadable"] += sorted(examined.unreadable)
     kept = list(_mended(examined, items))
     if not kept:
@@ -150,11 +146,12 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
                 image.split, {"info": info, "images": [], "annotations": [], "categories": categories}
             )
             source = dataset.splits[image.split].images[image.position]
-            name = free_name(name_of_copy(source, image.name, image.inspection), taken[image.split])
+            name, content = copy_of(source, image.name, image.inspection)
+            name = free_name(name, taken[image.split])
             taken[image.split].add(name.casefold())
             into = staged / FOLDERS[image.split]
             into.mkdir(exist_ok=True)
-            copy_image(source, into / name, image.inspection, called=image.name)
+            write_durably(into / name, content)
             if image.inspection.orientation != 1:
                 items["upright"].append(image.name)
             _annotate(part, name, image, repaired)
@@ -261,22 +258,26 @@ def _annotate(part: Mapping[str, Any], name: str, image: SeenImage, repaired: Re
         )
 
 
-def name_of_copy(source: EncodedImage, name: str, seen: Inspection) -> str:
-    """Return the copy's file name: as the source, with the suffix of what it holds."""
+def copy_of(source: EncodedImage, name: str, seen: Inspection) -> tuple[str, bytes]:
+    """Return file name and content of a copy: the bytes as they are, or the pixels if not stored upright."""
     given = PurePosixPath(source.name if isinstance(source, Path) else name.replace("\\", "/"))
-    is_suffix = given.suffix.lower() in Image.registered_extensions()
-    stem = given.name.removesuffix(given.suffix) if is_suffix else given.name
-    suffix = ".png"
-    if not isinstance(source, np.ndarray):
-        with open_image(source, name=given.name) as image:
-            kind = image.format or ""
-        if seen.orientation != 1:
-            suffix = ".jpg" if kind in ("JPEG", "MPO") else ".png"
-        elif isinstance(source, Path) and not seen.other_format and given.suffix:
+    stem = given.stem if given.suffix.lower() in Image.registered_extensions() else given.name
+    with open_image(source, name=name) as image:
+        kind = image.format or ""
+        suffix = SUFFIXES.get(kind, f".{kind.lower()}")
+        if isinstance(source, Path) and not seen.other_format and given.suffix:
             suffix = given.suffix
+        if seen.orientation == 1 and not isinstance(source, np.ndarray):
+            content = source.read_bytes() if isinstance(source, Path) else source
         else:
-            suffix = SUFFIXES.get(kind, f".{kind.lower()}")
-    return (stem.lstrip(".") or "image") + suffix
+            is_jpeg, encoded = kind in ("JPEG", "MPO"), io.BytesIO()
+            suffix, options = (
+                (".jpg", {"quality": JPEG_QUALITY, "subsampling": 0}) if is_jpeg else (".png", {})
+            )
+            profile = image.info.get("icc_profile") if image.mode == "RGB" else None
+            decode(image).save(encoded, "JPEG" if is_jpeg else "PNG", icc_profile=profile, **options)
+            content = encoded.getvalue()
+    return (stem.lstrip(".") or "image") + suffix, content
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
@@ -290,16 +291,3 @@ def free_name(name: str, taken: Collection[str]) -> str:
         number += 1
         candidate = f"{path.stem}-{number}{path.suffix}"
     return candidate
-
-
-def copy_image(source: EncodedImage, path: Path, seen: Inspection, *, called: str) -> None:
-    """Write an image to a file: its bytes as they are, or its pixels if it is not stored upright."""
-    if seen.orientation == 1 and not isinstance(source, np.ndarray):
-        write_durably(path, source.read_bytes() if isinstance(source, Path) else source)
-        return
-    buffer = io.BytesIO()
-    options = {"quality": JPEG_QUALITY, "subsampling": 0} if path.suffix == ".jpg" else {}
-    with open_image(source, name=called) as image:
-        profile = image.info.get("icc_profile") if image.mode == "RGB" else None
-        decode(image).save(buffer, "JPEG" if options else "PNG", icc_profile=profile, **options)
-    write_durably(path, buffer.getvalue())

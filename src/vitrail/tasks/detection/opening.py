@@ -141,22 +141,19 @@ def _no_boxes(source: str, raw: RawBoxes) -> DataError:
 
 def _unknown(path: Path) -> DataError:
     """Return the error for an existing path that is not a detection data set, with what was seen of it."""
-    expected = layouts(BOX_FORMATS)
-    if path.is_file():
-        remedy = "Give the folder of the data set, or its .json, .yaml or .parquet file"
-        if is_image_name(path.name):
-            remedy = "Give the folder of a data set; single images are for 'vitrail predict'"
-        return DataError(f"{path} is not detection data of a known format", expected=expected, remedy=remedy)
-    folders = [path, *folders_in(path)[:20]]
-    names = [entry.name for folder in folders for entry in first_entries(folder) if entry.is_file()]
-    images = list(filter(is_image_name, names))
-    suffixes = (Path(name).suffix.lower() or "without suffix" for name in names if not is_image_name(name))
-    others = ", ".join(f"{count} {suffix}" for suffix, count in Counter(suffixes).most_common(4))
-    given, remedy = f"{path} holds no images with annotations", "Give the folder of the whole data set"
-    if not names:
-        given, remedy = f"the folder {path} holds no file", "Give the folder of a data set"
-    elif images:
-        given = f"{path} holds {number_of(len(images), 'image')} and no annotations of a known format"
-        remedy = "Put the annotations beside the images; if folders are classes, this is not detection data"
-    seen = f" (other files: {others or 'none'})" if names else ""
-    return DataError(given + seen, expected=expected, remedy=remedy)
+    seen = ""
+    if path.is_dir():
+        entries = [entry for folder in (path, *folders_in(path)[:20]) for entry in first_entries(folder)]
+        kinds = Counter(
+            "image" if is_image_name(entry.name) else f"{Path(entry.name).suffix.lower()} file"
+            for entry in entries
+            if entry.is_file()
+        )
+        counts = (number_of(count, kind.strip()) for kind, count in kinds.most_common(4))
+        seen = f"; it holds {', '.join(counts) or 'no file'}"
+    return DataError(
+        f"{path} is not detection data of a known format{seen}",
+        expected=layouts(BOX_FORMATS),
+        remedy="Give the folder of the whole data set, or its .json, .yaml or .parquet file; images without "
+        "annotations are for 'vitrail predict'",
+    )
