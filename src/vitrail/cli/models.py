@@ -82,15 +82,15 @@ def convert(source: str, output: Path, /, *, model: str | None = None) -> int:
 def show_models() -> None:
     """Print every model with its parameters and native size, family by family, as they are counted."""
     from vitrail.models import MODELS
-    from vitrail.models.describe import count_models
+    from vitrail.models.describe import list_cards
 
     family = ""
-    for name, parameters in count_models():
-        config = MODELS[name]
-        if config.family != family:
-            show.lines(wrap(f"{config.family}: {config.paper}", show.MAX_WIDTH))
-            family = config.family
-        show.lines([f"  {name:<28}{parameters:>12,} parameters  {_native_size(config):>9}"])
+    for card in list_cards():
+        if card["family"] != family:
+            family = card["family"]
+            show.lines(wrap(f"{family}: {card['paper']}", show.MAX_WIDTH))
+        size = _native_size(MODELS[card["name"]])
+        show.lines([f"  {card['name']:<28}{card['parameters']:>12,} parameters  {size:>9}"])
         sys.stdout.flush()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TypeVar
@@ -40,51 +41,42 @@ class Registry(Mapping[str, T]):
         self.kind, self.package, self._collect, self._module = kind, package, collect, module
         self._others = others
         self._asked: dict[str, Mapping[str, T]] = {}  # entries by module
-        self._found: dict[str, T] | None = None
 
     def __getitem__(self, name: str) -> T:
         """Return an entry; an unknown name raises ConfigError, with the nearest names as its remedy."""
         name = str(name)
-        entries = self._entries_alike(name) if self._found is None else self._found
-        if name not in entries:
-            entries = self._entries()
-        check_name(self.kind, name, entries, self._others)
-        return entries[name]
+        for module in self._modules:
+            if name.startswith(module.partition(".")[0]) and name in (entries := self._ask(module)):
+                return entries[name]
+        check_name(self.kind, name, self._entries, self._others)
+        return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries()
+        return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries())
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._entries())
+        return len(self._entries)
 
-    def _entries_alike(self, name: str) -> dict[str, T]:
-        """Return the entries of the modules whose name a name begins with, such as vit for vit_s16."""
-        found: dict[str, T] = {}
-        for module in self._list_modules():
-            if name.startswith(module.partition(".")[0]):
-                found.update(self._ask(module))
-        return found
-
+    @cached_property
     def _entries(self) -> dict[str, T]:
-        if self._found is None:
-            found: dict[str, T] = {}
-            for name in self._list_modules():
-                entries = self._ask(name)
-                twice = found.keys() & entries.keys()
-                assert not twice, f"{self.kind} registered twice: {sorted(twice)}"
-                found.update(entries)
-            self._found = found
-        return self._found
+        found: dict[str, T] = {}
+        for module in self._modules:
+            entries = self._ask(module)
+            twice = found.keys() & entries.keys()
+            assert not twice, f"{self.kind} registered twice: {sorted(twice)}"
+            found.update(entries)
+        return found
 
     def _ask(self, module: str) -> Mapping[str, T]:
         if module not in self._asked:
             self._asked[module] = self._collect(importlib.import_module(f"{self.package}.{module}"))
         return self._asked[module]
 
-    def _list_modules(self) -> list[str]:
+    @cached_property
+    def _modules(self) -> list[str]:
         folder = importlib.import_module(self.package)
         found = sorted(pkgutil.iter_modules(folder.__path__), key=lambda info: info.name)
         if self._module is None:

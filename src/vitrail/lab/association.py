@@ -16,7 +16,6 @@ BLIND_ERROR = 0.5  # of U v1 / 2: the partner is there in half of the sequences
 class Association(TokenFunction):
     """Construct and train layers that return the first token's partner if it is in the sequence."""
 
-    name = "association"
     statement = (
         "Attention computes f1(v1, ..., vn) = sum_i v_i [v_i = U v1]: exactly in the limit with "
         "Q K^T = alpha U^-1, and it learns this by gradient descent; one convolution of equal size cannot "

@@ -53,7 +53,6 @@ class NormRow(lab.SeededRow):
 class BatchNorm(lab.SeededClaim):
     """Train Transformers with either norm to copy sentences, and look at them in both modes."""
 
-    name = "batch_norm"
     statement = (
         "With batch norm, what a Transformer computes of a sentence depends on the padding of its batch, and "
         "differs between training and evaluation; with layer norm, neither is so."

@@ -34,7 +34,6 @@ class CopiedRow(lab.SeededRow):
 class Bottleneck(RecurrentCopying):
     """Train recurrent encoder-decoders to copy, with a single vector or attention, and test every length."""
 
-    name = "bottleneck"
     statement = (
         "A recurrent encoder-decoder that hands over one vector of fixed size copies short sequences better "
         "than long ones; with attention, length costs it little."
@@ -70,11 +69,8 @@ class Bottleneck(RecurrentCopying):
         return self
 
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[CopiedRow]:
-        trainings = list(product(self.seeds(seed), CONTEXTS))
-        rows: list[CopiedRow] = []
-        for each, context in lab.tracked(progress, trainings, "{1}, seed {0}"):
-            rows += self._measure(context, each)
-        return rows
+        trainings = lab.tracked(progress, list(product(self.seeds(seed), CONTEXTS)), "{1}, seed {0}")
+        return [row for each, context in trainings for row in self._measure(context, each)]
 
     def judge(self, rows: Sequence[CopiedRow]) -> lab.Judgement:
         trained = lab.column(rows, "length", was_trained=True)

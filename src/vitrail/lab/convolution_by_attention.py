@@ -191,7 +191,6 @@ SpatialRow = WrittenRow | StructureRow | TransferRow
 class ConvolutionByAttention(lab.SeededClaim):
     """Train positional attention on structured images, compare its association, and transfer it."""
 
-    name = "convolution_by_attention"
     statement = (
         "Attention whose weights depend on positions alone can be a convolution; it learns by gradient "
         "descent which patches belong together, whether they are neighbours or not, and then needs fewer "

@@ -48,7 +48,6 @@ class HungerRow(lab.SeededRow):
 class DataHunger(lab.SeededClaim):
     """Train a ViT, a hybrid and a ResNet of equal size on ever more images, for the same number of steps."""
 
-    name = "data_hunger"
     statement = (
         "Trained from random weights on few images, a ViT is less accurate than a ResNet of its size; with "
         "more images it catches up."

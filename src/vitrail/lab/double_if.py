@@ -16,7 +16,6 @@ ASKED, COUNTED = 0, 1  # the symbols a and b
 class DoubleIf(TokenFunction):
     """Construct and train layers that count the symbol b where the first token is a."""
 
-    name = "double_if"
     statement = (
         "Attention computes f1(v1, ..., vn) = sum_j [v1 = a, vj = b]: exactly in the limit with "
         "Q K^T = alpha a b^T, and it learns this by gradient descent; one convolution of equal size cannot "

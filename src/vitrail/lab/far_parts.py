@@ -48,7 +48,6 @@ class SceneRow(lab.SeededRow):
 class FarParts(lab.SeededClaim):
     """Train convolutions of small field and attention on scenes in which two glyphs decide together."""
 
-    name = "far_parts"
     statement = (
         "Where two far parts of a scene decide only together, layers with a small field followed by a mean "
         "cannot tell them; attention relates them at any distance."

@@ -35,7 +35,6 @@ class GradientRow(lab.SeededRow):
 class GradientPaths(lab.SeededClaim):
     """Differentiate the first output of recurrent encoder-decoders with respect to every source token."""
 
-    name = "gradient_paths"
     statement = (
         "Through recurrent steps alone the gradient vanishes with the distance; attention gives it a "
         "straight path to every encoder state, so that from some distance on it falls no further."

@@ -52,7 +52,6 @@ class SpeedRow(lab.Row):
 class HardwareEfficiency(lab.Claim):
     """Time ResNets and ViTs of equal operations in turns, in inference and in training."""
 
-    name = "hardware_efficiency"
     statement = "With equal operations per image, a ViT takes less time than a ResNet."
     source = "Dosovitskiy et al. 2021, section 4.4, figures 5 and 12 (appendix D.5)"
     published = (

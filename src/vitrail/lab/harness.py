@@ -83,6 +83,7 @@ class Claim(Config):
     """
 
     name: ClassVar[str]
+    """That of its file."""
     statement: ClassVar[str]
     """In one sentence, in our words."""
     source: ClassVar[str]
@@ -91,6 +92,10 @@ class Claim(Config):
     """The result as published, in its own words or numbers."""
     criterion: ClassVar[str]
     """What the rows must show for the claim to hold, or to hold in part; ``judge`` computes exactly this."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        cls.name = cls.__module__.rpartition(".")[2]
 
     @abstractmethod
     def run(self, progress: OnProgress, *, seed: int) -> list[Any]:

@@ -200,7 +200,6 @@ def count_memory(name: LayerName, width: int, length: int) -> MemoryRow:
 class LengthCost(lab.Claim):
     """Time four layers of equal width at growing lengths, and count their memory."""
 
-    name = "length_cost"
     statement = (
         "A token of a longer sequence costs self-attention proportionally more time and memory, and "
         "recurrent, convolutional and windowed layers the same; the recurrent one alone must take its steps "

@@ -124,7 +124,6 @@ SizeRow = CountedRow | QuotedRow
 class ModelSizes(lab.Claim):
     """Count parameters, operations and attention of published models, and compare them with the tables."""
 
-    name = "model_sizes"
     statement = (
         "The sizes and the compute in the tables of the Transformer and of ViT follow from their "
         "architectures, and a grid of 56 x 56 patches takes 9.8 million elements of attention a head."

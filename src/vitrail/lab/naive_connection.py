@@ -41,7 +41,6 @@ class ConnectedRow(lab.SeededRow):
 class NaiveConnection(RecurrentCopying):
     """Train recurrent encoder-decoders to copy, each output connected to all states, or by attention."""
 
-    name = "naive_connection"
     statement = (
         "Connecting each output to all encoder states by matrices of their own (1) takes parameters that "
         "grow with the square of the length, (2) fixes the greatest length, and (3) learns positions badly "
@@ -66,11 +65,8 @@ class NaiveConnection(RecurrentCopying):
     """Test sequences of each length."""
 
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[ConnectedRow]:
-        trainings = list(product(CONNECTIONS, self.seeds(seed)))
-        rows: list[ConnectedRow] = []
-        for training in lab.tracked(progress, trainings, "{}, seed {}"):
-            rows += self._measure(*training)
-        return rows
+        trainings = lab.tracked(progress, list(product(CONNECTIONS, self.seeds(seed))), "{}, seed {}")
+        return [row for training in trainings for row in self._measure(*training)]
 
     def judge(self, rows: Sequence[ConnectedRow]) -> lab.Judgement:
         naive, attention = (lab.rows_of(rows, ConnectedRow, connection=each) for each in CONNECTIONS)

@@ -34,7 +34,6 @@ class PermutedRow(lab.SeededRow):
 class Permutation(lab.SeededClaim):
     """Permute tokens before and after layers with random weights."""
 
-    name = "permutation"
     statement = (
         "Self-attention without positions gives permuted tokens the same outputs, permuted; every scheme of "
         "positions, and convolution and recurrence by themselves, end that."

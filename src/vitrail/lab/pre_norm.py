@@ -60,7 +60,6 @@ PreNormRow = GradientRow | TrainedRow
 class PreNorm(lab.SeededClaim):
     """Train both kinds of Transformer to reverse sequences; measure their gradients at initialisation."""
 
-    name = "pre_norm"
     statement = (
         "Without warm-up, deep Transformers fail to train at rates at which those with the norms before the "
         "branches learn, since the gradients of their last layers do not shrink with depth."
@@ -107,10 +106,7 @@ class PreNorm(lab.SeededClaim):
             )
             for each, depth, rate, norm in product(seeds, self.depths, self.learning_rates, NORMS)
         ]
-        rows: list[PreNormRow] = []
-        for _, measure in lab.tracked(progress, parts, "{}"):
-            rows += measure()
-        return rows
+        return [row for _, measure in lab.tracked(progress, parts, "{}") for row in measure()]
 
     def judge(self, rows: Sequence[PreNormRow]) -> lab.Judgement:
         exponents = {norm: _exponent(rows, norm) for norm in NORMS}

@@ -43,7 +43,6 @@ class FieldRow(lab.SeededRow):
 class ReceptiveField(lab.SeededClaim):
     """Differentiate one output with respect to every position of the image."""
 
-    name = "receptive_field"
     statement = (
         "What one output sees grows by a constant with each convolution, twofold with stride or dilation, "
         "not at all with windows and by a window with shifted ones; global attention sees everything at "

@@ -38,7 +38,6 @@ class ScoreRow(lab.SeededRow):
 class ScoreScaling(lab.SeededClaim):
     """Differentiate attention weights of random queries and keys of growing width."""
 
-    name = "score_scaling"
     statement = (
         "The gradient of the softmax dies as queries and keys become wider, unless their products are "
         "multiplied by 1/sqrt(d)."
@@ -61,11 +60,8 @@ class ScoreScaling(lab.SeededClaim):
     num_queries: int = Field(default=512, ge=1)
 
     def run(self, progress: lab.OnProgress, *, seed: int) -> list[ScoreRow]:
-        cases = list(product(self.dims, self.seeds(seed)))
-        rows = []
-        for dim, each in lab.tracked(progress, cases, "width {}, seed {}"):
-            rows += [self._measure(dim, each, scaled=scaled) for scaled in (False, True)]
-        return rows
+        cases = lab.tracked(progress, list(product(self.dims, self.seeds(seed))), "width {}, seed {}")
+        return [self._measure(*case, scaled=scaled) for case in cases for scaled in (False, True)]
 
     def judge(self, rows: Sequence[ScoreRow]) -> lab.Judgement:
         dims = sorted({row.dim for row in rows})

@@ -34,7 +34,6 @@ class LookupRow(lab.SeededRow):
 class SoftLookup(lab.SeededClaim):
     """Compare attention of growing scale with the value of the best key, and differentiate it."""
 
-    name = "soft_lookup"
     statement = (
         "Reading the value of the best key, as from a data base, has no gradient; attention is its soft "
         "form, which nears the hard one as the scale grows, and loses its gradient on the way."

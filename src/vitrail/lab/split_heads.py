@@ -34,7 +34,6 @@ class HeadsRow(lab.SeededRow):
 class SplitHeads(lab.SeededClaim):
     """Train layers whose heads see the whole embedding, or the part that bears their number."""
 
-    name = "split_heads"
     statement = (
         "The heads of attention project the whole embedding; to split the embedding itself into one part "
         "for each head, as multi-head attention is often drawn, finds less."

@@ -417,7 +417,6 @@ def _draw_examples(axes: lab.Axes, rows: Sequence[ExampleRow], images: Sequence[
 class Typographic(lab.SeededClaim):
     """Attack a CLIP with written words, and defend it; a small one is trained unless weights are given."""
 
-    name = "typographic"
     statement = (
         "A CLIP whose captions mention written words takes a word on an image for what it shows; prompts "
         "that name the word, hiding it, and silencing the heads that read it help without any training."

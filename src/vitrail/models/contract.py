@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from vitrail.models.image_encoder import ImageFeatures
-    from vitrail.nn.tokens import FeatureMap, Images, Logits, Tokens
+    from vitrail.nn.tokens import Images, Tokens
 
 EXAMPLE_SENTENCE_LENGTH = 32  # a long news sentence in subwords; any number would do
 EXAMPLE_CAPTION_LENGTH = 16  # a long caption; likewise
@@ -61,7 +61,8 @@ class ModelConfig(Config):
         raise NotImplementedError
 
 
-# Classification: images to logits.
+# Classification: images to logits. Images are normalised floats of any size of at least one patch:
+# no model refuses a size that it was not made for, it pads the image or resizes its positions.
 
 
 class ImageModelConfig(ModelConfig):
@@ -81,25 +82,6 @@ class ImageModelConfig(ModelConfig):
 
     def example_inputs(self, batch_size: int, size: tuple[int, int] | None = None) -> tuple[Tensor]:
         return (_example_images(batch_size, self.num_channels, size or self.image_size),)
-
-
-class ImageModel(Protocol):
-    """What tasks, interpretation and serving may use of an image model.
-
-    Images are normalised floats of any height and width of at least one patch: no model refuses a size that
-    it was not made for, it pads the image or resizes its positions.
-    """
-
-    config: ImageModelConfig
-
-    def __call__(self, images: Images) -> Logits:
-        """Return class logits."""
-
-    def tokens(self, images: Images) -> Tokens:
-        """Return the tokens that the head reads: prefix tokens, then the grid row by row."""
-
-    def features(self, images: Images) -> list[FeatureMap]:
-        """Return the feature map of each stage, finest first; a plain model has one stage."""
 
 
 # Detection: images to boxes.

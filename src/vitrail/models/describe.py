@@ -158,20 +158,14 @@ def describe(
     return Card(**{field: known.get(field, getattr(config, field, None)) for field in Card.model_fields})
 
 
-def count_models() -> Iterator[tuple[str, int]]:
-    """Yield the name and number of parameters of each model, family by family."""
-    for name in sorted(MODELS, key=lambda name: (MODELS[name].family, name)):
-        yield name, costs.count_parameters(MODELS[name].build)
-
-
-def list_cards() -> Iterator[dict[str, object]]:
-    """Yield what the list of models shows of each, as plain JSON values."""
-    for name, parameters in count_models():
-        config = MODELS[name]
-        card = {"name": name, "family": config.family, "paper": config.paper, "parameters": parameters}
+def list_cards() -> Iterator[dict[str, Any]]:
+    """Yield what the list of models shows of each, family by family, as plain JSON values."""
+    for config in sorted(MODELS.values(), key=lambda config: (config.family, config.name)):
+        card = {"name": config.name, "family": config.family, "paper": config.paper}
         settings = config.model_dump(mode="json")
         of_kind = ("image_size", "source_vocabulary_size", "target_vocabulary_size")
-        yield card | {field: settings[field] for field in of_kind if field in settings}
+        sizes = {field: settings[field] for field in of_kind if field in settings}
+        yield card | {"parameters": costs.count_parameters(config.build)} | sizes
 
 
 def published_weights(name: str) -> dict[str, tuple[str, ...]]:

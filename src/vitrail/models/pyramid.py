@@ -15,9 +15,11 @@ class Plain(nn.Module):
     num_prefix: int
 
     def tokens(self, images: Images) -> Tokens:
+        """Return the tokens that the head reads: prefix tokens, then the grid row by row."""
         return self.tokens_and_grid(images)[0]
 
     def features(self, images: Images) -> list[FeatureMap]:
+        """Return the only feature map, as a list like that of the stages of a pyramid."""
         tokens, grid = self.tokens_and_grid(images)
         return [tokens_to_map(tokens[:, self.num_prefix :], grid)]
 

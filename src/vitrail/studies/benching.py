@@ -67,9 +67,7 @@ def bench_model(
     )
     is_name = source in MODELS and not Path(source).exists()
     loaded = build_named(source) if is_name else load_any(source)
-    config = getattr(loaded.model, "config", None)
-    if not isinstance(config, ImageModelConfig | DetectionModelConfig):
-        raise _not_for_images(str(loaded.model_settings.get("name", "the model")))
+    _check_images(getattr(loaded.model, "config", None), loaded.model_settings.get("name", "the model"))
     if size is not None:
         pixels = list(parse_size(size))
         loaded = loaded._replace(preprocessing={**loaded.preprocessing, "image_size": pixels})
@@ -86,9 +84,7 @@ def build_named(name: str) -> LoadedModel:
     Raises:
         ConfigError: there is no such model, or it takes no images.
     """
-    config = MODELS[name]
-    if not isinstance(config, ImageModelConfig | DetectionModelConfig):
-        raise _not_for_images(name)
+    config = _check_images(MODELS[name], name)
     torch.manual_seed(SEED)
     model = build(name).eval()
     is_detector = isinstance(config, DetectionModelConfig)
@@ -98,11 +94,12 @@ def build_named(name: str) -> LoadedModel:
     return LoadedModel(model, model_settings(name), tree, names, {"weights": "random"})
 
 
-def _not_for_images(name: str) -> ConfigError:
+def _check_images(config: object, name: str) -> ImageModelConfig | DetectionModelConfig:
+    if isinstance(config, ImageModelConfig | DetectionModelConfig):
+        return config
     remedy = "See benchmarks/translate.py for translators"
-    return ConfigError(
-        f"{name} reads no images", expected="a classifier of images or a detector", remedy=remedy
-    )
+    expected = "a classifier of images or a detector"
+    raise ConfigError(f"{name} reads no images", expected=expected, remedy=remedy)
 
 
 def _parse_batches(text: str) -> tuple[int, ...]:

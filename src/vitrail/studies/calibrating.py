@@ -106,10 +106,7 @@ def calibrate(
         split: the split to score.
         fit_on: the split to fit the temperature on.
 
-    Raises:
-        CheckpointError: there is no usable model.
-        DataError: the data cannot be used, or a split is empty.
-        ConfigError: the model does not classify images; or both splits are the same.
+    Raises: as ``load_classifier`` and ``open_scoring``; ConfigError if both splits are the same.
     """
     if split == fit_on:
         raise ConfigError(

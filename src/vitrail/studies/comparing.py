@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -32,7 +30,7 @@ from vitrail.tasks.preparing import DEFAULT_BUDGET_S, REPORT_S
 from vitrail.tasks.registry import TASKS, task_of_source
 from vitrail.tasks.request import DEFAULT_OUTPUT, read_asked
 from vitrail.tasks.training import REPORT_PAGE
-from vitrail.train.run import find_run
+from vitrail.train.run import dated_name, find_run
 
 
 class RunBegan(NamedTuple):
@@ -142,7 +140,7 @@ def compare(
             remedy="Give a budget such as 3m, or a number of steps with --set train.steps=100",
         )
     data = read_asked(task, settings).data
-    folder = Path(output) / (name or _default_name(asked.data))
+    folder = Path(output) / (name or dated_name(asked.data, "comparison"))
     comparison = _add_runs(_open_comparison(folder, asked), names, listed)
     if not (folder / COMPARISON_FILE).exists():
         task.open(data.model_copy(update={"source": asked.data}))  # so that its errors come once
@@ -395,9 +393,3 @@ def _write_folder(folder: Path, comparison: Comparison) -> None:
 
 def _folder_name(run: ComparedRun) -> str:
     return f"{run.name}-seed{run.seed}"
-
-
-def _default_name(data: str) -> str:
-    """Return a name made of date and data."""
-    word = re.sub(r"[^a-z0-9_]+", "-", Path(data.rstrip("/")).name.lower()).strip("-")
-    return "-".join(filter(None, [datetime.now().strftime("%Y%m%d-%H%M%S"), word, "comparison"]))

@@ -48,7 +48,7 @@ class Run:
         Raises:
             CheckpointError: the directory cannot be written.
         """
-        path = _new_folder(root, name or _run_name(experiment))
+        path = _new_folder(root, name or dated_name(experiment.data.source, experiment.model.name))
         run = cls(path, experiment)
         _write_json(path / "choices.json", choices)
         _write_json(path / "environment.json", describe_environment())
@@ -149,8 +149,9 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
-def _run_name(experiment: Experiment) -> str:
-    parts = [Path(experiment.data.source.rstrip("/")).name, experiment.model.name]
+def dated_name(source: str, what: str) -> str:
+    """Return a name made of date, data and something else."""
+    parts = [Path(source.rstrip("/")).name, what]
     words = [re.sub(r"[^a-z0-9_]+", "-", part.lower()).strip("-") for part in parts]
     return "-".join([datetime.now().strftime("%Y%m%d-%H%M%S"), *[word for word in words if word]])
 
