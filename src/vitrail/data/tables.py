@@ -435,7 +435,7 @@ def json_objects(
             row = json.loads(line.rstrip("\r\n"))
             fault = "" if isinstance(row, dict) else f"is a JSON {type(row).__name__}"
         except json.JSONDecodeError as error:
-            fault = f"is not JSON: {error.msg} at character {error.pos + 1}"
+            fault = f"is not JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}"
         except (ValueError, RecursionError) as error:  # a number of too many digits, too many brackets
             fault = f"is not JSON: {error}"
         if fault:

@@ -74,19 +74,19 @@ FAULTS = {  # odd pairs, the only finding, its items, the excluded pairs
     "empty sides": (
         [("", "leer"), ("empty", " \t\u00a0"), ("", "")],
         "empty-side",
-        ("train.en:301 (en)", "train.en:302 (xx)", "train.en:303 (both sides)"),
+        ("train.en:301 (en)", "train.xx:302 (xx)", "train.en:303 (both sides)"),
         {"train.en:301", "train.en:302", "train.en:303"},
     ),
     "many words": (
         [("short", "word " * 10_000)],
         "too-long",
-        ("train.en:301 (xx, 10001 words)",),
+        ("train.xx:301 (xx, 10001 words)",),
         {"train.en:301"},
     ),
     "many characters": (
         [("short", "\u4e00" * 7_000)],
         "too-long",
-        ("train.en:301 (xx, 1 words)",),
+        ("train.xx:301 (xx, 1 words)",),
         {"train.en:301"},
     ),
     "other scripts": (
@@ -96,7 +96,7 @@ FAULTS = {  # odd pairs, the only finding, its items, the excluded pairs
             ("30 \u00b5\u03a9 only", "run 30 \u00b5\u03a9"),
         ],
         "other-script",
-        ("train.en:301 (xx)",),
+        ("train.xx:301 (xx)",),
         set(),
     ),
     "odd lengths": (
@@ -189,7 +189,7 @@ def test_lines_that_are_not_utf8_are_named_and_left_out(tmp_path: Path) -> None:
     opened = open_pairs(tmp_path, settings=settings)
     verdict = check_pairs(opened)
     (finding,) = (finding for finding in verdict.findings if finding.check == "undecodable")
-    assert finding.items == ("train.en:17 (xx)",)
+    assert finding.items == ("train.xx:17 (xx)",)
     assert finding.severity == "warning"
     assert verdict.exclude == {"train.en:17"}
     assert sum(len(part) for part in opened.without(verdict.exclude).splits.values()) == 29

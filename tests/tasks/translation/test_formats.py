@@ -62,6 +62,7 @@ def test_every_format_says_what_it_looks_like() -> None:
         ("rows.tsv", "en,de", EN_DE),
         ("rows.tsv", "source,target", SIDES),
         ("rows.tsv", "src,trg", SIDES),
+        ("rows.tsv", "English,Fran\u00e7ais", ("en", "fr")),
         ("rows.tsv", "", SIDES),
         ("eng-fra.txt", "", ("eng", "fra")),  # without a header, the name of the file tells the languages
         ("corpus.en-de.tsv", "", EN_DE),
@@ -90,6 +91,7 @@ def test_columns_are_chosen_by_languages_and_sides(tmp_path: Path) -> None:
     assert read(tabs(ROWS, header="source,target"), EN_DE).languages == EN_DE
     assert pairs_of(read(tabs(turned, header="tgt,src")).splits["train"]) == ROWS
     assert read(tabs([("7", *row) for row in ROWS], header="id,en,de")).languages == EN_DE  # not Indonesian
+    assert read(tabs([("7", *row) for row in ROWS], header="id,ENGLISH,Deutsch")).languages == EN_DE
     four = tabs([("x", *row, "y") for row in ROWS], header="id,en,de,fr")
     assert pairs_of(read(four, ("de", "en")).splits["train"]) == turned
     with pytest.raises(DataError, match=r"3 languages: en, de, fr"):
@@ -197,7 +199,7 @@ GOOD = '{"en": "a", "de": "b"}\n'
         ("rows.jsonl", GOOD + "[1]\n", r"line 2 of .* is a JSON list"),
         ("rows.jsonl", GOOD + '{"en": ["a"], "de": "b"}\n', r"rows\.jsonl:2 holds list in the column 'en'"),
         ("rows.jsonl", GOOD + '{"en": true, "de": "b"}\n', r"rows\.jsonl:2 holds bool"),
-        ("rows.jsonl", '{"english": "a", "german": "b"}\n', r"the columns 'english', 'german'.*its code"),
+        ("rows.jsonl", '{"first": "a", "second": "b"}\n', r"the columns 'first', 'second'.*named by it"),
         ("rows.parquet", "PAR1 damaged", r"rows\.parquet cannot be read as a table"),
     ],
 )

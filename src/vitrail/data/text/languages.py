@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from vitrail.core.errors import DataError
@@ -48,6 +49,31 @@ LANGUAGE = re.compile(
     r"^(?P<code>[a-z]{2,3})([-_][A-Z][a-z]{3})?([-_]([A-Za-z]{2}|\d{3}))?$"
 )  # deu_Latn, pt_BR
 PAIR = re.compile(r"(?:^|[._])(?P<first>[a-z]{2,3})[-_](?P<second>[a-z]{2,3})(?:$|[._])")
+
+
+_NAMES = _words(
+    "arabic:ar bengali:bn bulgarian:bg catalan:ca catala:ca chinese:zh croatian:hr czech:cs cestina:cs "
+    "danish:da dansk:da dutch:nl nederlands:nl english:en estonian:et finnish:fi suomi:fi french:fr "
+    "francais:fr german:de deutsch:de greek:el hebrew:he hindi:hi hungarian:hu magyar:hu indonesian:id "
+    "italian:it italiano:it japanese:ja korean:ko latvian:lv lithuanian:lt norwegian:no norsk:no persian:fa "
+    "polish:pl polski:pl portuguese:pt portugues:pt romanian:ro romana:ro russian:ru slovak:sk slovenian:sl "
+    "spanish:es espanol:es swedish:sv svenska:sv thai:th turkish:tr turkce:tr ukrainian:uk urdu:ur "
+    "vietnamese:vi"
+)
+CODE_OF_NAME = dict(each.split(":") for each in _NAMES)
+"""Codes by names in English and in the language itself, without accents."""
+
+
+def language_of(text: str) -> str | None:
+    """Return the code of a language that is named by it, or in words; None for another text.
+
+    >>> language_of("pt_BR"), language_of("English "), language_of("Fran\u00e7ais"), language_of("row")
+    ('pt_BR', 'en', 'fr', None)
+    """
+    if is_language(text):
+        return text
+    letters = unicodedata.normalize("NFKD", text).strip().casefold()
+    return CODE_OF_NAME.get("".join(each for each in letters if not unicodedata.combining(each)))
 
 
 def is_language(text: str) -> bool:

@@ -97,7 +97,7 @@ class Side(NamedTuple):
     language: str
     texts: Sequence[str]
     names: Sequence[str]
-    """Name of each pair."""
+    """Of each sentence."""
     characters: Characters
     """Of each sentence."""
     is_usable: np.ndarray
@@ -151,10 +151,21 @@ class ExaminedPairs:
         splits = self.dataset.splits.items()
         return [split.names[i] for name, split in splits for i in np.flatnonzero(~self.is_usable[name])]
 
+    def sentence_name(self, pair: str, language: str) -> str:
+        """Name one side of a pair: of two files ``train.de:7``, where the pair is called ``train.en:7``."""
+        return pair.replace(f".{self.dataset.languages[0]}:", f".{language}:")
+
     @cached_property
     def sides(self) -> tuple[Side, ...]:
         return tuple(
-            Side(name, language, texts, split.names, characters, self.is_usable[name])
+            Side(
+                name,
+                language,
+                texts,
+                [self.sentence_name(pair, language) for pair in split.names],
+                characters,
+                self.is_usable[name],
+            )
             for name, split in self.dataset.splits.items()
             for language, texts, characters in zip(
                 self.dataset.languages, (split.sources, split.targets), self.characters[name], strict=True
@@ -222,8 +233,9 @@ def find_empty_sides(examined: ExaminedPairs) -> Iterator[Finding]:
     for name, split in examined.dataset.splits.items():
         source, target = examined.faults["empty"][name]
         for index in np.flatnonzero(source | target):
-            side = "both sides" if source[index] and target[index] else first if source[index] else second
-            items.append(f"{split.names[index]} ({side})")
+            side = first if source[index] else second
+            both = "both sides" if source[index] and target[index] else side
+            items.append(f"{examined.sentence_name(split.names[index], side)} ({both})")
     severity: Severity = "error" if len(items) == examined.num_pairs else "warning"
     yield from TEXTS.listed("empty-side", items, severity=severity, total=examined.num_pairs)
 

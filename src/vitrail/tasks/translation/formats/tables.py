@@ -38,6 +38,7 @@ from vitrail.data.text.languages import (
     check_distinct,
     choose_languages,
     is_language,
+    language_of,
     languages_in,
 )
 from vitrail.tasks.translation.dataset import PairSplit, RawPairs
@@ -113,7 +114,8 @@ def find_columns(
     if wanted is not None:
         check_distinct(wanted)
     sides = _side_columns(columns)
-    available = [name for name in _language_columns(columns) if sides is None or name not in sides]
+    named = _language_columns(columns).items()
+    available = {code: name for code, name in named if sides is None or name not in sides}
     if wanted is not None and set(wanted) <= set(columns):
         return wanted, wanted, ()
     if sides is not None and len(available) < 2:
@@ -121,11 +123,12 @@ def find_columns(
     if len(available) < 2:
         raise DataError(
             f"{where} has the columns {', '.join(map(repr, columns)) or 'none'}",
-            expected="a column for each language, named by its code (en, de) or 'source' and 'target'",
+            expected="a column for each language, named by it (en, de; English, German) or 'source' and "
+            "'target'",
             remedy="Rename the columns",
         )
-    languages, findings = choose_languages(available, wanted, where)
-    return languages, languages, findings
+    languages, findings = choose_languages(list(available), wanted, where)
+    return languages, (available[languages[0]], available[languages[1]]), findings
 
 
 def are_pairs(columns: Sequence[str], wanted: Languages | None) -> bool:
@@ -184,10 +187,12 @@ def _divide(parts: Sequence[tuple[str, Table]]) -> dict[SplitName, list[tuple[st
     return tables
 
 
-def _language_columns(columns: Sequence[str]) -> list[str]:
-    found = [name for name in columns if is_language(name)]
+def _language_columns(columns: Sequence[str]) -> dict[str, str]:
+    """Return the columns that are named by languages, by their codes."""
+    found = {code: name for name in reversed(columns) if (code := language_of(name))}
+    found = dict(reversed(found.items()))
     # a third column named id counts rows; it is not Indonesian
-    return [name for name in found if name != "id"] if len(found) > 2 else found
+    return {code: name for code, name in found.items() if name != "id"} if len(found) > 2 else found
 
 
 def _side_columns(columns: Sequence[str]) -> tuple[str, str] | None:
