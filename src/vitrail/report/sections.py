@@ -88,9 +88,22 @@ def write_run_page(path: Path, record: RunRecord, parts: Iterable[str], *, style
         parts: sections of the task; empty ones are left out.
         style: CSS of the task's sections.
     """
-    common = (_choices_section(record), _data_section(record), _repeat_section(record))
-    body = "\n".join(filter(None, (*parts, *common)))
-    write_page(path, title=record.title, body=body, style=STYLE + style)
+    body = [*filter(None, parts)]
+    if record.choices:
+        note = "Settings chosen for this data, machine and budget; --set overrides them."
+        body.append(section("Choices", table(("setting", "value", "reason"), record.choices), note))
+    if record.verdict_lines:
+        lines = "\n".join(map(escape, record.verdict_lines))
+        body.append(section("Data", f"<pre>{lines}</pre>", "What the check of the data found."))
+    repeat = f"<pre>{escape(record.command)}</pre>"
+    if record.environment:
+        rows = [(str(name), _text(value)) for name, value in record.environment.items()]
+        repeat += f"<details><summary>Environment</summary>{table(('', ''), rows)}</details>"
+    if record.experiment:
+        tree = json.dumps(record.experiment, indent=2, default=str)
+        repeat += f"<details><summary>Every setting</summary><pre>{escape(tree)}</pre></details>"
+    body.append(section("Repeat it", repeat))
+    write_page(path, title=record.title, body="\n".join(body), style=STYLE + style)
 
 
 def headline(record: RunRecord, entries: Iterable[tuple[str, str, str]]) -> str:
@@ -157,33 +170,6 @@ def confusion_table(
         f'<div class="scroll confusion"><table><thead><tr><th></th>{head}</tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )
-
-
-def _choices_section(record: RunRecord) -> str:
-    if not record.choices:
-        return ""
-    content = table(("setting", "value", "reason"), record.choices)
-    return section(
-        "Choices", content, "Settings chosen for this data, machine and budget; --set overrides them."
-    )
-
-
-def _data_section(record: RunRecord) -> str:
-    if not record.verdict_lines:
-        return ""
-    content = "<pre>" + "\n".join(escape(line) for line in record.verdict_lines) + "</pre>"
-    return section("Data", content, "What the check of the data found.")
-
-
-def _repeat_section(record: RunRecord) -> str:
-    content = f"<pre>{escape(record.command)}</pre>"
-    if record.environment:
-        rows = [(str(name), _text(value)) for name, value in record.environment.items()]
-        content += f"<details><summary>Environment</summary>{table(('', ''), rows)}</details>"
-    if record.experiment:
-        tree = json.dumps(record.experiment, indent=2, default=str)
-        content += f"<details><summary>Every setting</summary><pre>{escape(tree)}</pre></details>"
-    return section("Repeat it", content)
 
 
 def _text(value: Any) -> str:

@@ -141,7 +141,10 @@ def compare(
         )
     data = read_asked(task, settings).data
     folder = Path(output) / (name or dated_name(asked.data, "comparison"))
-    comparison = _add_runs(_open_comparison(folder, asked), names, listed)
+    comparison = _open_comparison(folder, asked)
+    known = {(run.name, run.seed) for run in comparison.runs}
+    added = [ComparedRun(name=each, seed=own) for own in listed for each in names if (each, own) not in known]
+    comparison = comparison.model_copy(update={"runs": (*comparison.runs, *added)})
     if not (folder / COMPARISON_FILE).exists():
         task.open(data.model_copy(update={"source": asked.data}))  # so that its errors come once
     folder.mkdir(parents=True, exist_ok=True)
@@ -375,14 +378,6 @@ def _open_comparison(folder: Path, asked: Comparison) -> Comparison:
             remedy="Give the same options, or choose another --name",
         )
     return stored
-
-
-def _add_runs(comparison: Comparison, names: Sequence[str], seeds: Sequence[int]) -> Comparison:
-    """Add the runs that are missing, seed by seed."""
-    known = {(run.name, run.seed) for run in comparison.runs}
-    wanted = (ComparedRun(name=name, seed=seed) for seed in seeds for name in names)
-    added = tuple(run for run in wanted if (run.name, run.seed) not in known)
-    return comparison.model_copy(update={"runs": comparison.runs + added})
 
 
 def _write_folder(folder: Path, comparison: Comparison) -> None:

@@ -116,7 +116,10 @@ def score_vtab(
     sources = _sources_of(tasks, source.partition(":")[2])
     if protocol == "fine-tune":
         budget_s = DEFAULT_BUDGET_S if budget_s is None else budget_s
-        measure = partial(_fine_tune, run, _digest_of_model(run), budget_s, Path(output))
+        loaded = load_any(run)  # whose weights and settings a training takes over
+        settings = json.dumps([loaded.model_settings, loaded.preprocessing], sort_keys=True)
+        weights = digest_of(digest_of_weights(loaded.model), settings)
+        measure = partial(_fine_tune, run, weights, budget_s, Path(output))
         signed = {"method": f"fine-tune, {format_duration(budget_s)} each"}
     else:
         measure = partial(
@@ -195,13 +198,6 @@ def _source_of(task: Benchmark, folder: str) -> str | None:
         return task.name if find_folder(task) is not None else None
     data = Path(folder).expanduser() / Path(task.folders[0]).name
     return f"{task.name}:{data}" if data.is_dir() else None
-
-
-def _digest_of_model(run: str | Path) -> str:
-    """Return a digest of all that a training takes over from a model."""
-    loaded = load_any(run)
-    settings = json.dumps([loaded.model_settings, loaded.preprocessing], sort_keys=True)
-    return digest_of(digest_of_weights(loaded.model), settings)
 
 
 def _fine_tune(run: str | Path, weights: str, budget_s: float, output: Path, source: str) -> Report:

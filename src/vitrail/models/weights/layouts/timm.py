@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from vitrail.models.ablations import ResNetStemConfig
 from vitrail.models.bit import BiTConfig
@@ -158,7 +157,12 @@ def _pvtv2_attention(ours: str, theirs: str, config: PVTv2Config, stage: int) ->
     if config.pooled_keys is None and config.reductions[stage] == 1:
         for name in ("weight", "bias"):
             names = f"{theirs}.q.{name}", f"{theirs}.kv.{name}"
-            yield Entry((f"{ours}.qkv.{name}",), names, lambda tensors: [torch.cat(tensors)], _split_query)
+            yield Entry(
+                (f"{ours}.qkv.{name}",),
+                names,
+                lambda tensors: [torch.cat(tensors)],
+                lambda tensors: list(tensors[0].tensor_split([len(tensors[0]) // 3])),
+            )
         return
     yield from layers(ours, theirs, {"query": "q", "key_value": "kv"})
     if config.pooled_keys is None:
@@ -166,12 +170,6 @@ def _pvtv2_attention(ours: str, theirs: str, config: PVTv2Config, stage: int) ->
     else:
         yield from pointwise(f"{ours}.reduction.projection", f"{theirs}.sr")
         yield from layer(f"{ours}.reduction.norm", f"{theirs}.norm")
-
-
-def _split_query(tensors: list[Tensor]) -> list[Tensor]:
-    """Split a joined tensor into one of the queries and one, twice as long, of keys and values."""
-    length = len(tensors[0]) // 3
-    return list(torch.split(tensors[0], [length, 2 * length]))
 
 
 def _mvitv2(config: MViTv2Config) -> Iterator[Entry]:

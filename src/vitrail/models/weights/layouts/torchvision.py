@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from vitrail.models.efficientnet import STAGES, EfficientNetConfig
 from vitrail.models.swin import SwinConfig
@@ -69,18 +68,13 @@ def _swinv2(config: SwinV2Config) -> Iterator[Entry]:
         yield same(f"{ours}.qkv.weight", f"{theirs}.qkv.weight")
         if config.qkv_bias:
             biases = f"{ours}.query_bias", f"{ours}.value_bias"
-            yield Entry(biases, (f"{theirs}.qkv.bias",), _without_key_bias, _with_key_bias)
+            yield Entry(  # the bias of the keys is zero
+                biases,
+                (f"{theirs}.qkv.bias",),
+                lambda tensors: list(tensors[0].chunk(3)[::2]),
+                lambda tensors: [torch.cat((tensors[0], torch.zeros_like(tensors[0]), tensors[1]))],
+            )
         yield from scaled_cosine(ours, f"{theirs}.logit_scale", f"{theirs}.cpb_mlp")
-
-
-def _without_key_bias(tensors: list[Tensor]) -> list[Tensor]:
-    query, _, value = tensors[0].chunk(3)
-    return [query, value]
-
-
-def _with_key_bias(tensors: list[Tensor]) -> list[Tensor]:
-    query, value = tensors
-    return [torch.cat((query, torch.zeros_like(query), value))]
 
 
 def _efficientnet(config: EfficientNetConfig) -> Iterator[Entry]:
