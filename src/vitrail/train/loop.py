@@ -110,7 +110,9 @@ class _Training:
 
     def start(self, resume: bool) -> None:
         """Load the newest checkpoint, or write the first one."""
-        folder = checkpoints.newest_checkpoint(self._run.checkpoints) if resume else None
+        # The first process decides: a later one might see the checkpoint that the first is writing already.
+        newest = self._processes.from_first(lambda: checkpoints.newest_checkpoint(self._run.checkpoints))
+        folder = newest if resume else None
         if folder is not None:
             position = checkpoints.load_training(folder, self._train_step)
             self.step, self._former_s, self.scores = position.step, position.elapsed_s, position.scores
