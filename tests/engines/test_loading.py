@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from making.small_exports import load_small, save_loaded, small_vit, write_package
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.engines.export.package import Package
-from vitrail.engines.loading import ModelInTorch, open_source
+from vitrail.engines.loading import ModelInTorch, load_any, open_source
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.merged import MergedViT
 from vitrail.tasks.classification.predictor import Predictor
@@ -59,3 +59,12 @@ def test_a_predictor_merges_tokens_and_explains_over_all_patches() -> None:
 def test_a_model_that_cannot_merge_is_refused() -> None:
     with pytest.raises(ConfigError, match="of the family swin"):
         Predictor(load_small("swin_t"), merge_tokens=5)
+
+
+def test_data_named_as_a_model_is_told_the_order(tmp_path: Path) -> None:
+    (tmp_path / "cats").mkdir()
+
+    with pytest.raises(
+        CheckpointError, match=r"holds no model\. .* The model comes first, then data or files"
+    ):
+        load_any(tmp_path)

@@ -23,8 +23,9 @@ from PIL import Image
 
 from making.plain_pages import plain_pages
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.engines.loading import load_any
 from vitrail.tasks.contract import match_classes
-from vitrail.tasks.evaluating import evaluate
+from vitrail.tasks.evaluating import evaluate, open_scoring
 from vitrail.tasks.registry import open_run
 from vitrail.tasks.training import Began, Finished, PipelineEvent, TrainedRun, train
 from vitrail.train.budget import Deadline
@@ -232,6 +233,8 @@ def test_all_samples_of_other_data_are_scored_unless_a_split_is_named(whole: Pat
     assert other["classes"] == "2 of 10: 3; 7"
     assert "classes" not in own
     assert reports[1].measured_on.endswith(", classes 2 of 10: 3; 7.")
+    (study,) = open_scoring(whole, load_any(whole), tmp_path, "test")
+    assert len(study.source) == 10
 
 
 def test_training_data_that_was_moved_is_not_other_data(tmp_path: Path, image_folder: Path) -> None:

@@ -13,7 +13,7 @@ from vitrail.core.durable import settle_folder
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.engines.cpu import accelerate
 from vitrail.engines.export.package import Package, is_package
-from vitrail.models.checkpoint import LoadedModel, load_model
+from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model
 from vitrail.models.contract import ImageModelConfig
 from vitrail.models.merged import merge_tokens
 from vitrail.models.weights.published import is_published, load_published
@@ -172,7 +172,7 @@ def find_model_folder(source: Path) -> Path:
     """Return the folder of a run's saved model, or the folder itself.
 
     Raises:
-        CheckpointError: there is no such folder, or the run has not finished its model yet.
+        CheckpointError: there is no such folder, it holds no model, or the run has not finished it yet.
     """
     if not source.is_dir():
         raise CheckpointError(
@@ -194,6 +194,12 @@ def find_model_folder(source: Path) -> Path:
             f"the run {source} is not finished, it has no model yet",
             expected=f"a run directory with the folder {MODEL_FOLDER}, which training writes at its end",
             remedy=f"Wait for its end, or resume it with: {resume_command(source)}",
+        )
+    if not (source / MODEL_FILE).is_file():
+        raise CheckpointError(
+            f"{source} holds no model",
+            expected="a run directory, or the folder of a saved model",
+            remedy="The model comes first, then data or files, as in: vitrail evaluate RUN DATA",
         )
     return source
 

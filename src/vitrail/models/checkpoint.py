@@ -257,5 +257,5 @@ def _read_bytes(path: Path) -> bytes:
         raise CheckpointError(
             f"{path} cannot be read: {error.strerror}",
             expected="a file of a checkpoint",
-            remedy="Check the path: name a run directory or a folder that holds model.json",
+            remedy="Check the path, or save the model again",
         ) from None

@@ -70,10 +70,7 @@ def evaluate(
         check_picture_path(figures)
     dataset = _open(task, run, loaded, source)
     task.check_benchmark(dataset)
-    trained, signed = trained_experiment(run), dict[str, str]()
-    if _is_other(run, trained, dataset):
-        dataset = dataset.as_test() if split is None else dataset
-        signed = {} if trained is None else _sign_copies(own, trained, dataset.splits.get(split or "test"))
+    dataset, signed = _as_other(own, run, dataset, split)
     split = split or "test"
     if task is not own:
         loaded, prompts = own.adapt(loaded, dataset, sentences)
@@ -102,12 +99,18 @@ def evaluate(
 def open_scoring(run: str | Path, loaded: LoadedModel, source: str | Path, *splits: str) -> list[Scoring]:
     """Open splits of a data set for a saved model; training data is split as it was then.
 
+    If test alone is asked for, it is all samples of other data that names no test split.
+
     Raises:
         DataError: the data cannot be used, or has classes that the model does not know.
         ConfigError: there is no such split.
     """
-    dataset = _open(task_of_model(loaded), run, loaded, source)
-    return [_scoring(loaded, dataset, split) for split in splits]
+    task = task_of_model(loaded)
+    dataset = _open(task, run, loaded, source)
+    dataset, signed = _as_other(task, run, dataset, None if splits == ("test",) else splits[0])
+    scorings = [_scoring(loaded, dataset, split) for split in splits]
+    scorings[0].signature.update(signed)
+    return scorings
 
 
 def load_classifier(run: str | Path) -> LoadedModel:
@@ -174,18 +177,27 @@ def _is_other(run: str | Path, trained: Experiment | None, dataset: Any) -> bool
     return bool(fingerprint != dataset.test.fingerprint)
 
 
-def _sign_copies(task: Task, trained: Experiment, scored: Split | None) -> dict[str, str]:
-    """Tell how many samples of other data are copies of training samples, where these are still there."""
-    if scored is None or not Path(trained.data.source).expanduser().exists():
-        return {}
+def _as_other(task: Task, run: str | Path, dataset: Any, split: str | None) -> tuple[Any, dict[str, str]]:
+    """Return a data set as it is scored, and how many of the scored samples are copies of training samples.
+
+    Of data that is not the training data all samples become its test, unless it or the caller names a split.
+    Copies are counted where the training data is still there.
+    """
+    trained = trained_experiment(run)
+    if not _is_other(run, trained, dataset):
+        return dataset, {}
+    dataset = dataset.as_test() if split is None else dataset
+    scored: Split | None = dataset.splits.get(split or "test")
+    if trained is None or scored is None or not Path(trained.data.source).expanduser().exists():
+        return dataset, {}
     try:
         known = task.open(trained.data).train.contents
     except DataError:
-        return {}
+        return dataset, {}
     contents = contents_of([*known, *scored.contents])
     seen = set(contents[: len(known)])
     copies = sum(content in seen for content in contents[len(known) :])
-    return {"copies": f"{copies} of {len(scored)}"} if copies else {}
+    return dataset, {"copies": f"{copies} of {len(scored)}"} if copies else {}
 
 
 def _scoring(loaded: LoadedModel, dataset: Any, split: str) -> Scoring:
