@@ -227,7 +227,7 @@ def _from_middles(explanation: Explanation, enlarged: Image.Image) -> Image.Imag
         mark = (column - POINT_PX, row - POINT_PX, column + POINT_PX, row + POINT_PX)
         ImageDraw.Draw(drawn).ellipse(mark, fill="white", outline="black")
         tiles.append(_small(drawn, BOX_TILE_PX))
-    said = (f"encoder: attention from the point, {heats[0].title}",)
+    said = (f"encoder: attention from the point, {max(heats, key=lambda heat: heat.largest).said}",)
     return captioned(in_rows(tiles, BOX_COLUMNS), said, limits)
 
 
