@@ -51,25 +51,21 @@ def choose_format(
         sizes: height and width of the image of each; 0 if unknown.
         column: where they are stored; a name such as ``bbox_xyxy`` tells the format.
     """
-    is_known = (sizes > 0).all(axis=1)
-    numbers, sizes = numbers[is_known], sizes[is_known]
     are_shares = _are_below(numbers, 1)
     formats = [name for name in FORMATS if name.endswith("shares") == are_shares and name != "cxcywh"]
     for layout in ("cxcywh", "xyxy", "xywh"):
         named = [name for name in formats if name.split("_")[0] == layout]
         if layout in column.lower() and named:
             return named[0], _choice("info", named[0], f"as the name of {column!r} says")
-    fits = {
-        name: float(_lie_inside(to_pixels(numbers, name, sizes), sizes).mean()) if len(numbers) else 0.0
-        for name in formats
-    }
+    masks = _fits(numbers, sizes, "xyxy")
+    fits = {name: float(masks[name].mean()) if len(masks[name]) else 0.0 for name in formats}
     fitting = [name for name in formats if fits[name] >= FITS]
     if len(fitting) == 1:
         others = max(share for name, share in fits.items() if name != fitting[0])
         reason = f"{fits[fitting[0]]:.0%} of them lie in their images so, read otherwise at most {others:.0%}"
         return fitting[0], _choice("info", fitting[0], reason)
     usual = "xywh_shares" if are_shares else USUAL
-    if fitting or not len(numbers):
+    if fitting or not any(fits.values()):
         return usual, _choice("warning", usual, "which is usual; the numbers would allow another format")
     best = max(formats, key=lambda name: fits[name])
     return best, _choice("warning", best, f"and no more than {fits[best]:.0%} of them lie in their images")

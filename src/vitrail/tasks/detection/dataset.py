@@ -73,13 +73,9 @@ class BoxSplit:
     def take(self, indices: Iterable[int] | np.ndarray) -> BoxSplit:
         chosen = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices), dtype=np.int64)
         content = self.content.take(chosen)
-        boxes, labels, is_crowd, areas = (
-            [part[index] for index in chosen] for part in (self.boxes, self.labels, self.is_crowd, self.areas)
-        )
-        sizes = self.sizes[chosen]
-        return BoxSplit(
-            content.images, boxes, labels, content.names, sizes=sizes, is_crowd=is_crowd, areas=areas
-        )
+        names = ("boxes", "labels", "is_crowd", "areas")
+        parts: dict[str, Any] = {name: [getattr(self, name)[index] for index in chosen] for name in names}
+        return BoxSplit(images=content.images, names=content.names, sizes=self.sizes[chosen], **parts)
 
     def count_per_class(self, num_classes: int) -> Int64[np.ndarray, " classes"]:
         together = np.concatenate(self.labels) if self.labels else np.zeros(0, dtype=np.int64)

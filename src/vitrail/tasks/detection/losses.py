@@ -258,10 +258,7 @@ def sigmoid_class_loss(
     Paper: Huang et al. 2025, DEIM: DETR with Improved Matching for Fast Convergence, section 3.3.
 
     Args:
-        assigned: box of each query; ``NO_BOX`` for none, anything lower excludes the query.
-        is_assigned: which queries have a box.
-        labels: class of each of these, in order.
-        fits: IoU of each of these with its box, without gradient.
+        fits: IoU of each query that has a box with it, without gradient; the others as for a softmax.
     """
     images, queries = is_assigned.nonzero(as_tuple=True)
     wanted = torch.zeros_like(logits)

@@ -84,12 +84,9 @@ class Detector:
     ) -> None:
         check_positive("the batch size", batch_size, "Choose 8, or less for large images")
         opened = open_source(source)
-        self.config: Any = (
-            getattr(opened.model, "config", None)
-            if isinstance(opened, LoadedModel)
-            else config_from_settings(opened.model_settings)
-        )
         check_task(opened, "detection")
+        model: Any = opened.model if isinstance(opened, LoadedModel) else None
+        self.config: Any = model.config if model else config_from_settings(opened.model_settings)
         self.preprocessing = BoxPreprocessing.from_tree(opened.preprocessing)
         self.class_names = tuple(opened.class_names)
         self.class_ids = _class_ids(opened)

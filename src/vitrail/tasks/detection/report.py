@@ -16,6 +16,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.findings import not_found, number_of
 from vitrail.data.images import read_image
 from vitrail.interpret.draw import COLOURS, DrawnBox, box_text, colour_of, draw_boxes, hex_colour
+from vitrail.interpret.viewer.picture import on_picture
 from vitrail.report.page import picture_uri, section, table
 from vitrail.report.plots import INK, SOFT, Curve, inline_svg, line_plot, new_figure
 from vitrail.report.sections import (
@@ -171,10 +172,7 @@ def _picture(picture: Image.Image, boxes: Sequence[DrawnBox]) -> str:
     scale = min(LONGEST_PX / max(picture.size), 1.0)
     small = picture.copy()
     small.thumbnail((LONGEST_PX, LONGEST_PX), Image.Resampling.LANCZOS)
-    scaled = []
-    for box in boxes:
-        left, top, right, bottom = (edge * scale for edge in box.corners)
-        scaled.append(box._replace(corners=(left, top, right, bottom)))
+    scaled = [on_picture(box, (scale, scale)) for box in boxes]
     return picture_uri(draw_boxes(small, scaled), longest=2 * LONGEST_PX)
 
 

@@ -175,27 +175,23 @@ def classes_of_counts(counts: CocoCounts, images: Sequence[ImageBoxes]) -> tuple
 
 
 def _records(images: Sequence[ImageBoxes], *, of_predictions: bool) -> list[dict[str, Any]]:
-    names = ("category_id", "bbox", "area", "iscrowd", "score")
     records: list[dict[str, Any]] = []
     for number, image in enumerate(images, start=1):
-        boxes, labels, are_groups = image.boxes_xyxy.double(), image.labels, image.is_crowd.int().tolist()
-        scores, areas = [1.0] * len(boxes), box_area(boxes)
-        if image.areas is not None:
-            areas = torch.where(image.areas > 0, image.areas, areas)
+        boxes, labels = image.boxes_xyxy.double(), image.labels
         if of_predictions:
             boxes, labels = image.found_xyxy.double(), image.found_labels
-            are_groups, scores = [0] * len(boxes), image.found_scores.double().tolist()
-            areas = box_area(boxes)
-        columns = (
-            labels.tolist(),
-            xyxy_to_xywh(boxes).tolist(),
-            areas.tolist(),
-            are_groups,
-            scores,
-        )
-        for row in zip(*columns, strict=True):
-            values = dict(zip(names, row, strict=True))
-            records.append({"id": len(records) + 1, "image_id": number} | values)
+        columns = {
+            "category_id": labels,
+            "bbox": xyxy_to_xywh(boxes),
+            "area": box_area(boxes),
+            "iscrowd": torch.zeros(len(boxes)) if of_predictions else image.is_crowd.int(),
+            "score": image.found_scores.double() if of_predictions else torch.ones(len(boxes)),
+        }
+        if image.areas is not None and not of_predictions:
+            columns["area"] = torch.where(image.areas > 0, image.areas, columns["area"])
+        for row in zip(*(column.tolist() for column in columns.values()), strict=True):
+            record = {"id": len(records) + 1, "image_id": number}
+            records.append(record | dict(zip(columns, row, strict=True)))
     return records
 
 
