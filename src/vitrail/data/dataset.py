@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import string
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -230,9 +229,6 @@ def _hash_whole(image: EncodedImage | str | tuple[str, ...]) -> Hashable:
         return image  # a missing file is no copy of another
 
 
-UPRIGHT_NAMES = frozenset(string.digits + string.ascii_letters)
-
-
 def order_class_names(names: Iterable[str]) -> tuple[str, ...]:
     """Sort names, as whole numbers if all of them are, else as text."""
     distinct = set(names)
@@ -249,4 +245,6 @@ def encode_labels(texts: Sequence[str], class_names: Sequence[str]) -> np.ndarra
 
 def are_characters(class_names: Sequence[str]) -> bool:
     """Tell whether the classes are single digits or letters, which must not be flipped."""
-    return bool(class_names) and all(name in UPRIGHT_NAMES for name in class_names)
+    return bool(class_names) and all(
+        len(name) == 1 and name.isascii() and name.isalnum() for name in class_names
+    )

@@ -56,6 +56,7 @@ SplitName = Literal["train", "validation", "test"]
 SPLIT_NAMES: dict[str, SplitName] = {
     "train": "train",
     "training": "train",
+    "restval": "train",  # COCO's validation images that are trained on (Karpathy and Fei-Fei 2015)
     "val": "validation",
     "valid": "validation",
     "validation": "validation",
@@ -68,8 +69,6 @@ SPLIT_NAMES: dict[str, SplitName] = {
 
 
 SPLIT_COLUMNS = ("split", "set", "subset", "partition")
-REST: dict[str, SplitName] = {"restval": "train"}
-"""COCO's validation images that are trained on (Karpathy and Fei-Fei 2015)."""
 
 
 def rows_by_split(
@@ -116,8 +115,7 @@ def split_named(cell: Any, called: str) -> SplitName:
 
 
 def _split_of(cell: Any) -> SplitName | None:
-    name = str(cell).strip().lower()
-    return SPLIT_NAMES.get(name) or REST.get(name)
+    return SPLIT_NAMES.get(str(cell).strip().lower())
 
 
 Indices = Int64[np.ndarray, " _"]

@@ -107,7 +107,7 @@ MARKS = ["train"] * 4 + ["val", "tset", "tset"]
                 "captions.csv": "image,caption,split\n"
                 + "".join(f"{number:03d}.png,a dog,{mark}\n" for number, mark in enumerate(MARKS))
             },
-            r"row 5 of .*captions.csv belongs to a split named 'tset'. Expected one of dev, eval, test",
+            r"row 5 of .*captions.csv belongs to a split named 'tset'. Expected one of dev, eval, restval,",
         ),
         (
             {"captions.csv": "image,caption,split\n000.png,a dog,train\n001.png,a cat,\n"},

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from vitrail.core.errors import VitrailError
-from vitrail.data.text.subwords import import_tokenizers, refuse_dropout, unusable
+from vitrail.data.text.subwords import PublishedSubwords, import_tokenizers, unusable
 
 TOKENIZER_FILE, NUMBERS_FILE, MERGES_FILE = "tokenizer.json", "vocab.json", "merges.txt"
 BEGIN, END = "<|startoftext|>", "<|endoftext|>"
@@ -17,7 +17,7 @@ WORD_END = "</w>"  # ends the last piece of a word
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
-class CLIPSubwords:
+class CLIPSubwords(PublishedSubwords):
     """Subwords of a CLIP, cut by the library tokenizers; text is lower-cased.
 
     Text never becomes a special token. Departs from the published code in this alone, where the text
@@ -35,6 +35,7 @@ class CLIPSubwords:
     """
 
     file = "clip-subwords.json"
+    whose = "a published CLIP"
 
     def __init__(self, numbers: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> None:
         for token in (BEGIN, END):
@@ -50,14 +51,6 @@ class CLIPSubwords:
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
         """Pickle for worker processes as the arguments."""
         return type(self), (self.numbers, self.merges)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [found.ids for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
-
-    def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
-        """Cut each text as ``encode`` does; ``ConfigError`` if subwords are to be sampled."""
-        refuse_dropout("a published CLIP", dropout)
-        return self.encode(texts)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         texts = []
@@ -112,7 +105,7 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 
 def _build(numbers: dict[str, int], merges: list[tuple[str, str]]) -> tuple[Any, Any]:
-    library = import_tokenizers("a published CLIP")
+    library = import_tokenizers(CLIPSubwords.whose)
     normalizers, pre_tokenizers = library.normalizers, library.pre_tokenizers
     try:
         pairs = library.models.BPE(vocab=numbers, merges=merges, end_of_word_suffix=WORD_END, unk_token=END)

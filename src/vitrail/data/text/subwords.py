@@ -53,6 +53,27 @@ class Subwords(Protocol):
     def pieces(self, row: Sequence[int]) -> list[str]: ...
 
 
+class PublishedSubwords(Protocol):
+    """Subwords of a published model, which the library tokenizers cuts."""
+
+    whose: str
+    """The kind of model, for errors."""
+    _tokenizer: Any
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [found.ids for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
+        """Cut each text as ``encode`` does; ``ConfigError`` if subwords are to be sampled."""
+        if dropout:
+            raise ConfigError(
+                f"subwords of {self.whose} were to be drawn at random, with dropout {dropout:g}",
+                expected="no dropout of subwords",
+                remedy="Leave it at 0, or train from random weights",
+            )
+        return self.encode(texts)
+
+
 class SentencePieceSubwords:
     """Subwords of the library sentencepiece (Kudo and Richardson 2018), byte pairs or unigrams.
 
@@ -267,16 +288,6 @@ def unusable(fault: str, expected: str) -> CheckpointError:
         expected=expected,
         remedy="Restore its files or download them again, or train the model again",
     )
-
-
-def refuse_dropout(whose: str, dropout: float) -> None:
-    """Refuse to draw published subwords at random."""
-    if dropout:
-        raise ConfigError(
-            f"subwords of {whose} were to be drawn at random, with dropout {dropout:g}",
-            expected="no dropout of subwords",
-            remedy="Leave it at 0, or train from random weights",
-        )
 
 
 def import_sentencepiece() -> Any:

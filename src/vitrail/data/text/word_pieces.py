@@ -6,14 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any, Self
 
-from vitrail.data.text.subwords import import_tokenizers, refuse_dropout, unusable
+from vitrail.data.text.subwords import PublishedSubwords, import_tokenizers, unusable
 
 PAD, BEGIN, END, UNKNOWN = "[PAD]", "[CLS]", "[SEP]", "[UNK]"
 CONTINUES = "##"
 PUBLISHED = "the vocab.txt of a BERT, with a piece on each line"
 
 
-class WordPieces:
+class WordPieces(PublishedSubwords):
     """Subwords of a BERT, cut by the library tokenizers.
 
     Words are cut at spaces and punctuation; accents are removed where letters are lower-cased. Text never
@@ -31,6 +31,7 @@ class WordPieces:
     """
 
     file = "word-pieces.json"
+    whose = "a BERT"
 
     def __init__(self, pieces: Sequence[str], *, lower_case: bool) -> None:
         missing = [token for token in (PAD, BEGIN, END, UNKNOWN) if token not in pieces]
@@ -42,7 +43,7 @@ class WordPieces:
         self.pad_id, self.begin_id, self.end_id, self.unknown_id = (
             numbers[token] for token in (PAD, BEGIN, END, UNKNOWN)
         )
-        library = import_tokenizers("a BERT")
+        library = import_tokenizers(self.whose)
         model = library.models.WordPiece(vocab=numbers, unk_token=UNKNOWN, max_input_chars_per_word=100)
         self._tokenizer = library.Tokenizer(model)
         self._tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=lower_case)
@@ -59,14 +60,6 @@ class WordPieces:
 
     def to_bytes(self) -> bytes:
         return json.dumps({"lower_case": self.lower_case, "pieces": self._pieces}).encode()
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [found.ids for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
-
-    def encode_sampled(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
-        """Cut each text as ``encode`` does; ``ConfigError`` if subwords are to be sampled."""
-        refuse_dropout("a BERT", dropout)
-        return self.encode(texts)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         specials = {self.pad_id, self.begin_id, self.end_id}
