@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from vitrail.models.weights.conversion import convert
     from vitrail.studies.comparing import compare
     from vitrail.tasks.captioning.predictor import Captioner
-    from vitrail.tasks.classification.doctor import check
-    from vitrail.tasks.classification.opening import open_dataset
     from vitrail.tasks.classification.predictor import Predictor
     from vitrail.tasks.detection.predictor import Detector
     from vitrail.tasks.evaluating import evaluate
     from vitrail.tasks.labelling.predictor import Labeller
+    from vitrail.tasks.registry import check, open_dataset
     from vitrail.tasks.training import train
     from vitrail.tasks.translation.predictor import Translator
 
@@ -56,14 +55,14 @@ _HOMES = {
     "Predictor": "vitrail.tasks.classification.predictor",
     "Translator": "vitrail.tasks.translation.predictor",
     "build": "vitrail.models",
-    "check": "vitrail.tasks.classification.doctor",
+    "check": "vitrail.tasks.registry",
     "compare": "vitrail.studies.comparing",
     "convert": "vitrail.models.weights.conversion",
     "describe": "vitrail.models.describe",
     "evaluate": "vitrail.tasks.evaluating",
     "list_models": "vitrail.models",
     "load": "vitrail.engines.loading",
-    "open_dataset": "vitrail.tasks.classification.opening",
+    "open_dataset": "vitrail.tasks.registry",
     "record_attention": "vitrail.interpret.record",
     "train": "vitrail.tasks.training",
 }

@@ -17,8 +17,8 @@ from vitrail.engines.bench import BenchReport
 from vitrail.engines.choice import BenchResult
 from vitrail.studies.comparing import Compared, RunBegan, RunEnded
 from vitrail.studies.comparison import ComparedRun, Comparison, PairTest, stand
-from vitrail.tasks.classification.doctor import check
 from vitrail.tasks.preparing import Checked, Checking
+from vitrail.tasks.registry import check
 from vitrail.tasks.training import Began, Finished, PipelineEvent
 from vitrail.train.evaluate import Report
 from vitrail.train.events import Kept, Logged, Replanned, Saved, Started, Stepped, StoppedEarly, Validated

@@ -20,7 +20,7 @@ from vitrail.tasks.contract import Predicting, Task
 from vitrail.tasks.detection.predictor import Detector
 from vitrail.tasks.evaluating import evaluate
 from vitrail.tasks.preparing import Prepared, prepare
-from vitrail.tasks.registry import TASKS, open_run, other_use, recognise, task_of_source
+from vitrail.tasks.registry import TASKS, check, open_dataset, open_run, other_use, recognise, task_of_source
 from vitrail.tasks.request import Request
 from vitrail.tasks.serving import EngineChoice, Given, Options, open_servable
 from vitrail.tasks.training import TrainedRun, train
@@ -89,6 +89,7 @@ def test_data_is_recognised_and_found_usable(
     opened = case.task.open(case.task.data_settings(str(case.source)))
     verdict = case.task.check(opened, lambda done, total: seen.append((done, total)))
     assert verdict.usable
+    assert check(open_dataset(case.source)) == check(str(case.source)) == verdict
     if "images" in verdict.counts:
         assert seen[-1] == (sum(verdict.counts["images"].values()),) * 2
     page = tmp_path / "page.html"

@@ -12,6 +12,9 @@ from typing import Any
 from vitrail.core.config import check_place
 from vitrail.core.errors import ConfigError
 from vitrail.core.registry import Registry
+from vitrail.data.dataset import Progress
+from vitrail.data.findings import Verdict
+from vitrail.data.settings import DataSettings
 from vitrail.engines.export.package import Package
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
@@ -56,6 +59,39 @@ def task_of(experiment: Experiment) -> Task:
 def task_of_model(loaded: LoadedModel | Package) -> Task:
     """Return the task of a saved or exported model; classification if its preprocessing names none."""
     return TASKS[loaded.preprocessing.get("task", FALLBACK)]
+
+
+def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | None = None) -> Any:
+    """Open data of any task, as ``train`` and ``vitrail check`` do; see ``docs/data.md`` for the sources.
+
+    Args:
+        settings: of the task that recognises the source, such as fractions and seed of missing splits.
+
+    Raises:
+        DataError: there is nothing of that name, its format is unknown, or it cannot be used.
+
+    >>> dataset = open_dataset("digits")
+    >>> len(dataset.train), len(dataset.validation), len(dataset.test), len(dataset.class_names)
+    (1366, 72, 359, 10)
+    """
+    text = os.fspath(check_place(source))
+    task = task_of_source(text)
+    return task.open((settings or task.data_settings(text)).model_copy(update={"source": text}))
+
+
+def check(dataset: Any, progress: Progress | None = None) -> Verdict:
+    """Examine every sample of every split; return findings, errors first, and the samples to leave out.
+
+    Args:
+        dataset: what ``open_dataset`` returned, or an argument of it.
+        progress: called with the images done and their total.
+
+    >>> verdict = check("digits")
+    >>> verdict.usable, verdict.counts["images"]
+    (True, {'train': 1366, 'validation': 72, 'test': 359})
+    """
+    opened = open_dataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
+    return task_of_source(opened.source).check(opened, progress)
 
 
 def read_experiment(tree: Mapping[str, Any]) -> Experiment:

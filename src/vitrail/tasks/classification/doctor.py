@@ -5,7 +5,6 @@ Nothing on disk is changed. Every check is a function of the examined data set t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
@@ -26,23 +25,11 @@ from vitrail.data.image_checks import (
 )
 from vitrail.data.inspection import SeenImages, inspect_splits
 from vitrail.tasks.classification.benchmarks import benchmark_of
-from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.data_page import DataView, draw_image, plots_of_images
 
 
-def check(dataset: ImageDataset | str | os.PathLike[str], progress: Progress | None = None) -> Verdict:
-    """Examine every image of every split; return findings, errors first, and the images to leave out.
-
-    Args:
-        dataset: an opened data set, or an argument of ``open_dataset``.
-        progress: called with the images done and their total.
-
-    >>> verdict = check("digits")
-    >>> verdict.usable, verdict.counts["images"]
-    (True, {'train': 1366, 'validation': 72, 'test': 359})
-    """
-    if not isinstance(dataset, ImageDataset):
-        dataset = open_dataset(dataset)
+def check(dataset: ImageDataset, progress: Progress | None = None) -> Verdict:
+    """Examine every image of every split; published tests are left whole."""
     examined = Examined(dataset, inspect_splits(dataset.splits, progress))
     exclude = frozenset(examined.unreadable) - frozenset(_published_test(examined))
     return judge(dataset, examined, CHECKS, exclude=exclude)

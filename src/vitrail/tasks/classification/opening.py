@@ -37,7 +37,7 @@ LIKELY = 2  # beats a table of unknown columns that looks like captions
 
 
 def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | None = None) -> ImageDataset:
-    """Open a data set for image classification.
+    """Open a data set for image classification, and no other.
 
     An existing path comes first; ``builtin:NAME`` and ``hf:NAME`` say explicitly what is meant.
 
@@ -48,10 +48,6 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
 
     Raises:
         DataError: there is nothing of that name, its format is unknown, or it cannot be used.
-
-    >>> dataset = open_dataset("digits")
-    >>> len(dataset.train), len(dataset.validation), len(dataset.test), len(dataset.class_names)
-    (1366, 72, 359, 10)
     """
     text = os.fspath(check_place(source))
     dataset = open_to_score(text, settings=settings)
