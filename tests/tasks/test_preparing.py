@@ -151,24 +151,29 @@ def test_a_recipe_goes_before_the_choices_and_behind_the_user(
     assert reasons["train.steps"] == "you set it"
 
 
+@pytest.mark.parametrize(("may_reduce", "validations"), [(False, 2), (True, 1)])
 def test_a_budget_becomes_steps_and_the_time_when_they_end(
-    image_folder: Path, monkeypatch: pytest.MonkeyPatch
+    image_folder: Path, monkeypatch: pytest.MonkeyPatch, may_reduce: bool, validations: int
 ) -> None:
-    times = StepTimes(start_s=9.0, step_s=0.5, validation_s=3.0)
+    times = StepTimes(start_s=9.0, step_s=0.5, validation_s=4.0)
     monkeypatch.setattr("vitrail.tasks.preparing.calibrate", lambda *_, **__: times)
     experiment = prepared(image_folder, changes={**CHOSEN, "train.precision": "float32"}).experiment
     parts = TASKS["classification"].assemble(experiment, open_dataset(image_folder), {})
     started = time.monotonic()
 
-    planned, choice, deadline = plan_steps(experiment, parts, Budget(30.0, started), single_process())
+    planned, choices, deadline = plan_steps(
+        experiment, parts, Budget(30.0, started), single_process(), may_reduce
+    )
+    assert planned.train.validations == validations
 
     evaluation_s = TASKS["classification"].evaluation_share * 0.5 * len(parts.test) / 5
     after_s = 2 * (REPORT_S + evaluation_s) - OVERRUN_S  # of a machine that becomes half as fast then
-    left_s = 30.0 - after_s - 2 * 3.0 - 9.0
+    left_s = 30.0 - after_s - validations * 4.0 - 9.0
     assert planned.train.steps == pytest.approx(left_s / 0.5, abs=2)  # the test takes some time itself
     assert planned.budget_s == 30.0
     epochs = planned.train.steps * 5 / len(parts.train)
-    assert choice.reason == f"{epochs:.1f} epochs fit into 30s, at 10 images/s"
+    assert [choice.setting for choice in choices] == ["train.steps", "train.validations"][: 3 - validations]
+    assert choices[0].reason == f"{epochs:.1f} epochs fit into 30s, at 10 images/s"
     assert deadline is not None
     assert deadline.ends_at == started + 30.0
     slower, calibrated = deadline.left_s(1.0), deadline.left_s(0.5)
@@ -181,7 +186,9 @@ def test_a_model_too_large_for_the_budget_is_refused_before_it_is_built(
     monkeypatch.setattr("vitrail.tasks.preparing.measure_matrix_products", lambda *_: 1e6)
     monkeypatch.setattr("vitrail.tasks.classification.task.build_model", None)
     for budget_s, changes in ((60.0, NANO), (None, {**NANO, "data.image_size": 256})):
-        with pytest.raises(ConfigError, match=r"for training, .*: \d steps? of .*--budget \d+m, or a"):
+        with pytest.raises(
+            ConfigError, match=r"enough for \d training steps?: one takes.*--budget \d+m, or a"
+        ):
             prepared(image_folder, changes=changes, budget_s=budget_s)
 
 

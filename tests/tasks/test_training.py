@@ -26,9 +26,10 @@ from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.engines.loading import load_any
 from vitrail.tasks.contract import match_classes
 from vitrail.tasks.evaluating import evaluate, open_scoring
+from vitrail.tasks.preparing import Fit
 from vitrail.tasks.registry import open_run
 from vitrail.tasks.training import Began, Finished, PipelineEvent, TrainedRun, train
-from vitrail.train.budget import Deadline
+from vitrail.train.budget import Deadline, StepTimes
 from vitrail.train.evaluate import Report
 from vitrail.train.events import Stepped
 from vitrail.train.interrupt import TrainingInterrupted
@@ -191,7 +192,7 @@ def test_the_run_is_told_of_before_its_first_step(tmp_path: Path) -> None:
 def test_a_finished_run_goes_on_for_a_budget_and_is_repeated_to_the_same_bits(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = 4, 0.1, Deadline(math.inf)
+    planned = Fit(4, 2, StepTimes(0.0, 0.1, 0.0), Deadline(math.inf))
     training = import_module("vitrail.tasks.training")
     monkeypatch.setattr(training, "fit_steps", lambda *arguments: planned)
     monkeypatch.setattr(Deadline, "is_due", lambda *arguments: False)

@@ -6,15 +6,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter
 
 from vitrail.cli import show
-from vitrail.cli.app import Count, Flag, app
+from vitrail.cli.app import Flag, app
 
 if TYPE_CHECKING:
     from vitrail.serve.running import ServeEvent
-
-Amount = Annotated[float, Parameter(validator=validators.Number(gt=0))]
 
 
 @app.command(help_epilogue="Example: vitrail serve runs/flowers cells=runs/a --port 9000")
@@ -23,17 +21,17 @@ def serve(
     /,
     *,
     host: str = "127.0.0.1",
-    port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))] = 8000,
+    port: int = 8000,
     token_file: Path | None = None,
     engine: str | None = None,
     precision: str | None = None,
     trust: Flag = False,
-    max_batch: Count = 8,
-    max_wait_ms: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 2.0,
-    queue: Count = 64,
-    timeout: Amount = 30.0,
-    max_upload_mb: Amount = 20.0,
-    max_pixels: Count = 50_000_000,
+    max_batch: int = 8,
+    max_wait_ms: float = 2.0,
+    queue: int = 64,
+    timeout: float = 30.0,
+    max_upload_mb: float = 20.0,
+    max_pixels: int = 50_000_000,
 ) -> int:
     """Serve models on this machine: a page to try them, and /predict and /explain for programs.
 

@@ -11,6 +11,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from vitrail.engines.export import comparison
 from vitrail.engines.export.exporting import canvas_of, export_model
 from vitrail.engines.export.package import PortSpec, Precision, digest_model
 from vitrail.engines.export.tracing import input_ports
+from vitrail.engines.loading import MODEL_FOLDER
 from vitrail.engines.remote import EngineError, RemoteEngine, write_inputs
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.cost import count_model
@@ -138,8 +140,10 @@ def bench(
     keeper = store if fault is None else None
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        bench_of = _Bench(loaded, settings, samples, keeper or scratch / "store", scratch, on_stage)
-        products = turns.start_products(bench_of.shape, settings.precisions, stack, threads=settings.threads)
+        shape = turns.shape_for(loaded.model)
+        loaded.save(scratch / MODEL_FOLDER)
+        bench_of = _Bench(loaded, settings, samples, shape, keeper or scratch / "store", scratch, on_stage)
+        products = turns.start_products(shape, settings.precisions, stack, threads=settings.threads)
         prepared, failed = [], []
         for engine in settings.engines:
             for precision in settings.precisions:
@@ -154,24 +158,18 @@ def bench(
         return report.model_copy(update={"unstored": fault}) if fault is not None else report
 
 
+@dataclass(frozen=True)
 class _Bench:
     """One run of ``bench``."""
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        settings: BenchSettings,
-        samples: comparison.Samples,
-        store: Path,
-        scratch: Path,
-        on_stage: OnStage,
-    ) -> None:
-        self.loaded, self.settings, self.samples = loaded, settings, samples
-        self.store, self.scratch, self.on_stage = store, scratch, on_stage
-        self.shape: turns.ProductShape = turns.shape_for(loaded.model)
-        self.gflops = 2 * count_gmacs(loaded)
-        self.model_folder = scratch / "model"
-        loaded.save(self.model_folder)
+    loaded: LoadedModel
+    settings: BenchSettings
+    samples: comparison.Samples
+    shape: turns.ProductShape
+    store: Path
+    scratch: Path
+    """Where the model is, too."""
+    on_stage: OnStage
 
     def start_engine(
         self, engine: EngineName, precision: Precision, stack: ExitStack
@@ -204,7 +202,7 @@ class _Bench:
             arguments["package"] = str(self.store / package)
         elif precision == "int8":
             arguments["calibration"] = self._write_calibration()
-        arguments["model"] = str(self.model_folder)
+        arguments["model"] = str(self.scratch / MODEL_FOLDER)
         remote = RemoteEngine(
             "vitrail.engines.remote:build_engine_of", arguments, threads=self.settings.threads
         )
@@ -242,7 +240,7 @@ class _Bench:
             rounds=asked.rounds,
             on_stage=self.on_stage,
         )
-        results = []
+        gmacs, results = count_gmacs(self.loaded), []
         for batch, engine, precision in product(asked.batches, asked.engines, asked.precisions):
             found: dict[str, Any] = {"batch": batch}
             contender = contenders.get((batch, engine, precision))
@@ -250,13 +248,13 @@ class _Bench:
                 found |= {"agrees": False, "reason": contender.reason}
             elif contender is not None:
                 rates = ceilings.get(precision)
-                found |= summarise(contender.seconds, batch=batch, gflops=self.gflops, ceilings=rates)
+                found |= summarise(contender.seconds, batch=batch, gflops=2 * gmacs, ceilings=rates)
                 found["peak_mib"] = contender.peak_mib
             results.append(outcomes[engine, precision].with_changes(found))
         return BenchReport(
             name=str(self.loaded.model_settings.get("name", "the model")),
             size=self.loaded.preprocessing["image_size"],
-            gmacs=self.gflops / 2,
+            gmacs=gmacs,
             machine=choice.describe_machine(),
             threads=asked.threads,
             rounds=asked.rounds,

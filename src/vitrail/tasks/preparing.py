@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError, DataError
@@ -18,7 +18,7 @@ from vitrail.models.cost import count_model
 from vitrail.tasks.contract import Choice, ModelRequest, Parts, Settled, Task
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source
 from vitrail.tasks.request import Request, read_asked
-from vitrail.train.budget import MIN_STEPS, Deadline, calibrate, steps_for_budget
+from vitrail.train.budget import MIN_STEPS, Deadline, StepTimes, calibrate, steps_for_budget
 from vitrail.train.events import ignore
 from vitrail.train.machine import measure_matrix_products
 from vitrail.train.objective import Settling
@@ -26,8 +26,7 @@ from vitrail.train.processes import Processes
 from vitrail.train.settings import Experiment
 
 
-@dataclass(frozen=True)
-class Checking:
+class Checking(NamedTuple):
     """The doctor is at work."""
 
     done: int
@@ -35,15 +34,13 @@ class Checking:
     total: int
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(NamedTuple):
     """The doctor has finished; the choices follow."""
 
     verdict: Verdict
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """Everything that is decided before the first step."""
 
     task: Task
@@ -97,8 +94,9 @@ def prepare(request: Request, processes: Processes, on_check: OnCheck = ignore) 
         check_cost(experiment, budget, processes)
     parts, deadline = task.assemble(experiment, dataset, settled.files), None
     if is_planned:
-        experiment, choice, deadline = plan_steps(experiment, parts, budget, processes)
-        chosen.append(choice)
+        may_reduce = not asked.train.is_given("validations")
+        experiment, further, deadline = plan_steps(experiment, parts, budget, processes, may_reduce)
+        chosen += further
     settings = experiment.train
     epochs = settings.steps / steps_of_epoch(parts.train, settings.batch_size, settings.seed)
     experiment, parts, further = task.choose_for_epochs(experiment, asked, parts, epochs)
@@ -160,6 +158,7 @@ def _choose(task: Task, dataset: Any, asked: Experiment, model: ModelRequest) ->
 DEFAULT_BUDGET_S = 600.0
 REPORT_S = 5.0  # plots and explanations took 3 s on 2 cores, and the imports
 CALIBRATION_SHARE = 0.03  # of the budget
+VALIDATION_SHARE = 0.2  # of the budget, for all validations
 OVERRUN_SHARE, OVERRUN_S = 0.03, 5.0  # of the budget, or so long: what a slower machine may take beyond it
 TRAIN_EFFICIENCY = 0.6  # of the measured rate of matrix products, in a small ViT's train step
 BACKWARD_AND_FORWARD = 3  # times the operations of a forward pass
@@ -208,41 +207,60 @@ def check_cost(experiment: Experiment, budget: Budget, processes: Processes) -> 
         rate = measure_matrix_products(processes.device, experiment.train.precision)
         left_s = budget.ends_at - time.monotonic() - REPORT_S
         if left_s * rate < MIN_STEPS * flop:
-            steps_for_budget(budget.seconds, left_s, flop / (TRAIN_EFFICIENCY * rate))
+            uses = {"start": time.monotonic() - budget.started, "report": REPORT_S}
+            steps_for_budget(budget.seconds, uses, flop / (TRAIN_EFFICIENCY * rate))
 
     processes.from_first(check)
 
 
 def plan_steps(
-    experiment: Experiment, parts: Parts, budget: Budget, processes: Processes
-) -> tuple[Experiment, Choice, Deadline | None]:
+    experiment: Experiment, parts: Parts, budget: Budget, processes: Processes, may_reduce: bool
+) -> tuple[Experiment, list[Choice], Deadline | None]:
     """Measure a few steps and plan as many as the budget allows; also return the deadline, if there is one.
 
     Args:
         experiment: everything but the number of steps.
         parts: not modified, except for filling the pixel cache.
         budget: of the whole run.
+        may_reduce: as for ``fit_steps``.
 
     Raises:
         ConfigError: the budget is too short.
     """
-    steps, step_s, deadline = fit_steps(experiment, parts, budget, processes)
+    fit = fit_steps(experiment, parts, budget, processes, may_reduce)
     settings, task = experiment.train, task_of(experiment)
     per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
-    fitted = min(steps, int(task.max_epochs * per_epoch) + 1)
-    epochs, rate = fitted / per_epoch, settings.batch_size / step_s
+    steps = min(fit.steps, int(task.max_epochs * per_epoch) + 1)
+    epochs, rate = steps / per_epoch, settings.batch_size / fit.times.step_s
     reason = f"{epochs:.1f} epochs fit into {budget}, at {rate:.0f} {task.unit}/s"
-    if fitted < steps:
-        reason = f"{epochs:.0f} epochs, the most by default; {steps} steps would fit into {budget}"
-    train = settings.model_copy(update={"steps": fitted})
+    if steps < fit.steps:
+        reason = f"{epochs:.0f} epochs, the most by default; {fit.steps} steps would fit into {budget}"
+    choices = [Choice("train.steps", str(steps), reason)]
+    if fit.validations < settings.validations:
+        reason = f"each takes about {format_duration(fit.times.validation_s)}: a fifth of the budget, or one"
+        choices.append(Choice("train.validations", str(fit.validations), reason))
+    train = settings.model_copy(update={"steps": steps, "validations": fit.validations})
     planned = experiment.model_copy(update={"train": train, "budget_s": budget.seconds})
-    return planned, Choice("train.steps", str(fitted), reason), deadline if fitted == steps else None
+    return planned, choices, fit.deadline if steps == fit.steps else None
+
+
+class Fit(NamedTuple):
+    """What fits into a budget."""
+
+    steps: int
+    validations: int
+    times: StepTimes
+    deadline: Deadline
+    """Keeps the budget."""
 
 
 def fit_steps(
-    experiment: Experiment, parts: Parts, budget: Budget, processes: Processes
-) -> tuple[int, float, Deadline]:
-    """Return the number of steps that fit into the budget, the time of one, and what keeps the budget.
+    experiment: Experiment, parts: Parts, budget: Budget, processes: Processes, may_reduce: bool = False
+) -> Fit:
+    """Measure a few steps, and return how many fit into the budget.
+
+    Args:
+        may_reduce: whether fewer validations may be planned.
 
     Raises:
         ConfigError: the budget is too short.
@@ -280,9 +298,17 @@ def fit_steps(
         after_s=lambda step_s: max(after_s(step_s), least_s),
         pause_s=times.validation_s,
     )
-    left_s = deadline.left_s(times.step_s, settings.validations) - times.start_s
-    steps = processes.from_first(lambda: steps_for_budget(budget.seconds, left_s, times.step_s))
-    return steps, times.step_s, deadline
+    validations = settings.validations
+    if may_reduce and validations:
+        most = VALIDATION_SHARE * budget.seconds / max(times.validation_s, 1e-6)
+        validations = min(validations, max(1, int(most)))
+    uses = {
+        "start": time.monotonic() - budget.started + times.start_s,
+        number_of(validations, "validation"): validations * times.validation_s,
+        "scores and report": max(after_s(times.step_s), least_s),
+    }
+    steps = processes.from_first(lambda: steps_for_budget(budget.seconds, uses, times.step_s))
+    return Fit(steps, validations, times, deadline)
 
 
 def _load_s(source: SampleSource) -> float:

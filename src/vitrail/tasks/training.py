@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -21,7 +21,7 @@ from vitrail.engines.cpu import accelerate
 from vitrail.engines.loading import load
 from vitrail.models.checkpoint import load_model, save_model
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.contract import Choice, Diagnosis, Parts, Task
+from vitrail.tasks.contract import Choice, Diagnosis, Parts
 from vitrail.tasks.diagnosing import diagnose
 from vitrail.tasks.preparing import Budget, Checked, Checking, Prepared, fit_steps, open_checked, prepare
 from vitrail.tasks.registry import open_run, task_of
@@ -33,11 +33,10 @@ from vitrail.train.evaluate import evaluate as score
 from vitrail.train.events import Event, ignore
 from vitrail.train.interrupt import resumable
 from vitrail.train.loop import fit
-from vitrail.train.objective import Objective, Settling
+from vitrail.train.objective import Settling
 from vitrail.train.processes import Processes, join_processes
 from vitrail.train.run import Run
 from vitrail.train.schedule import rate_of
-from vitrail.train.settings import TrainSettings
 
 REPORT_PAGE, REPORT_FILE = "report.html", "report.json"
 UNKNOWN = Diagnosis("")
@@ -45,16 +44,14 @@ LOW_RATE = 0.1  # of the peak, at which further steps change little
 FILES_FOLDER = "files"  # of a run directory: preprocessing files such as vocabularies
 
 
-@dataclass(frozen=True)
-class Began:
+class Began(NamedTuple):
     """The run directory exists; training follows."""
 
     folder: Path
     """The run directory."""
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """The training is done; evaluation and report follow."""
 
 
@@ -202,7 +199,7 @@ def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> Tr
 
 def _plan_more(run: Run, parts: Parts, verdict: Verdict, budget: Budget, processes: Processes) -> Prepared:
     """Plan as many further steps for a run as the budget allows, and record them with their reason."""
-    steps, step_s, deadline = fit_steps(run.experiment, parts, budget, processes)
+    steps, _, times, deadline = fit_steps(run.experiment, parts, budget, processes)
     step = processes.from_first(lambda: newest_step(run.checkpoints))
     plan = Plan(run, processes, deadline)
     plan.extend(step, steps)
@@ -212,7 +209,7 @@ def _plan_more(run: Run, parts: Parts, verdict: Verdict, budget: Budget, process
     if plan.restarts(step):
         reason += f", as after {step} of {step + steps} steps of one training"
     if rate < LOW_RATE:
-        minutes = math.ceil((budget.seconds + (step - steps) * step_s) / 60)
+        minutes = math.ceil((budget.seconds + (step - steps) * times.step_s) / 60)
         reason += f": too low to learn much; --budget {minutes}m is enough for twice as many steps in all"
     choice = Choice("train.steps", f"{step} + {steps}", reason)
     if processes.is_first:
@@ -241,8 +238,20 @@ def _run_to_the_end(
         )
         tell(Finished())
         settings, task = run.experiment.train, task_of(run.experiment)
+        objective = parts.final_objective
+        if isinstance(objective, Settling) and parts.validation is not None:
+            evaluator = objective.evaluator()
+            run_evaluator(
+                evaluator,
+                objective,
+                result.model,
+                parts.validation,
+                batch_size=task.evaluation_batch,
+                num_workers=settings.num_workers,
+            )
+            objective = objective.settled(evaluator)
         report = score(
-            _settle_objective(task, parts, result.model, settings, processes),
+            objective,
             result.model,
             parts.test,
             batch_size=task.evaluation_batch,
@@ -256,25 +265,6 @@ def _run_to_the_end(
         )
     headline = task.headline_of(parts.dataset)
     return TrainedRun(run.path, report.scores, run.path / REPORT_PAGE, headline, diagnosis)
-
-
-def _settle_objective(
-    task: Task, parts: Parts, model: nn.Module, settings: TrainSettings, processes: Processes
-) -> Objective:
-    """Return the objective of the final score, with its choices on the validation split."""
-    objective, validation = parts.final_objective, parts.validation
-    if not isinstance(objective, Settling) or not validation:
-        return objective
-    evaluator = objective.evaluator()
-    run_evaluator(
-        evaluator,
-        objective,
-        model,
-        validation,
-        batch_size=task.evaluation_batch,
-        num_workers=settings.num_workers,
-    )
-    return objective.settled(evaluator)
 
 
 def write_results(run: Run, parts: Parts, model: nn.Module, report: Report, elapsed_s: float) -> Diagnosis:

@@ -7,7 +7,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import psutil
@@ -142,7 +142,7 @@ def _extrapolate(
         part = next(train_step.batches(train, 0, 1, parts=parts))
         part_s = timed(part)
         spent_s += part_s
-        if part_s < _LONG_S:  # the first one allocates
+        if former is None or part_s < _LONG_S:  # the first one imports and allocates
             part_s = min(part_s, timed(part))
             spent_s += part_s
         whole_s = parts * part_s
@@ -159,22 +159,27 @@ def _extrapolate(
     return whole_s
 
 
-def steps_for_budget(budget_s: float, left_s: float, step_s: float) -> int:
-    """Return how many steps fit into the time left for training.
+def steps_for_budget(budget_s: float, uses: Mapping[str, float], step_s: float) -> int:
+    """Return how many steps fit into a budget.
+
+    Args:
+        uses: the seconds that everything else takes, by what it is.
 
     Raises:
         ConfigError: so few that nothing would be learned.
     """
-    steps = max(0, int(left_s / step_s))
+    other_s = sum(uses.values())
+    steps = max(0, int((budget_s - other_s) / step_s))
     if steps < MIN_STEPS:
         load, num_cores = psutil.getloadavg()[0], count_cores()
         busy = f". Other programs slow this machine: load {load:.0f} on {number_of(num_cores, 'core')}"
         busy = busy if load > BUSY * num_cores else ""
-        minutes = math.ceil((budget_s - left_s + FEWEST_PLANNED * step_s) / 60)
+        minutes = math.ceil((other_s + FEWEST_PLANNED * step_s) / 60)
+        listed = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in uses.items())
         raise ConfigError(
-            f"{format_duration(budget_s)} leave {format_duration(max(0.0, left_s))} for training, beside "
-            f"start, validations and report: {number_of(steps, 'step')} of about {format_duration(step_s)}",
-            expected=f"about {minutes} min, for {FEWEST_PLANNED} steps, evaluation and report",
+            f"{format_duration(budget_s)} are enough for {number_of(steps, 'training step')}: one takes "
+            f"about {format_duration(step_s)}, {listed}",
+            expected=f"about {minutes} min, for {FEWEST_PLANNED} steps and the rest",
             remedy=f"Give --budget {minutes}m, or a smaller model, train.batch_size or data.image_size{busy}",
         )
     return steps
