@@ -11,9 +11,10 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import ConfigError
+from vitrail.engines.export.comparison import spread
 from vitrail.interpret.heads import HeadGroup, LayerHeads
 from vitrail.interpret.learned import BiasTable, Filters, PositionTable
-from vitrail.report.tiles import as_colours, set_in_rows, spread_places
+from vitrail.report.tiles import as_colours, set_in_rows
 from vitrail.studies.inspecting import HeadFindings, Learned
 from vitrail.studies.learned_page import layer_table, list_panels, measured_on, write_learned
 
@@ -152,5 +153,5 @@ def test_tiles_stand_row_by_row_with_gaps_of_no_number() -> None:
 
 
 def test_places_of_a_long_side_are_spread_over_all_of_it() -> None:
-    assert spread_places(3, 5) == [0, 1, 2]
-    assert spread_places(56, 4) == [0, 18, 37, 55]
+    assert spread(3, 5) == [0, 1, 2]
+    assert spread(56, 4) == [0, 18, 37, 55]

@@ -28,32 +28,12 @@ class Difference(NamedTuple):
     """Two-sided."""
 
 
-def student_tail(t: float, freedom: float) -> float:
-    """Return the two-sided tail probability of Student's t.
-
-    >>> round(student_tail(12.706, 1), 4), round(student_tail(2.0, 60), 4)
-    (0.05, 0.05)
-    """
-    from scipy.special import stdtr
-
-    return 2 * float(stdtr(freedom, -abs(t)))
-
-
-def student_quantile(freedom: float) -> float:
-    """Return the two-sided 5 % quantile of Student's t.
-
-    >>> round(student_quantile(4), 3)
-    2.776
-    """
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
-
-
 def seed_interval(scores: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % Student's t interval of the mean score, from at least two seeds."""
+    from scipy.special import stdtrit  # Student's quantiles
+
     mean, error = statistics.fmean(scores), statistics.stdev(scores) / math.sqrt(len(scores))
-    half = student_quantile(len(scores) - 1) * error
+    half = float(stdtrit(len(scores) - 1, (1 + CONFIDENCE) / 2)) * error
     return mean - half, mean + half
 
 
@@ -64,6 +44,8 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
 
     Paper: Welch 1947, with the degrees of freedom of Satterthwaite 1946.
     """
+    from scipy.special import stdtr, stdtrit  # Student's tails and quantiles
+
     difference = statistics.fmean(first) - statistics.fmean(second)
     parts = [statistics.variance(scores) / len(scores) for scores in (first, second)]
     if sum(parts) == 0:
@@ -72,8 +54,9 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
     divisor = sum(part**2 / (len(scores) - 1) for part, scores in zip(parts, (first, second), strict=True))
     freedom = max(sum(parts) ** 2 / divisor, least)  # which it is, but for rounding
     error = math.sqrt(sum(parts))
-    half = student_quantile(freedom) * error
-    return Difference(difference - half, difference + half, student_tail(difference / error, freedom))
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    p = 2 * float(stdtr(freedom, -abs(difference / error)))
+    return Difference(difference - half, difference + half, p)
 
 
 def mcnemar_exact(only_first: int, only_second: int) -> float:

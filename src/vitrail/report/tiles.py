@@ -97,13 +97,6 @@ def map_size(values: np.ndarray) -> tuple[float, float]:
     return max(1.2, width * scale) + 1.5, max(1.2, height * scale) + 0.5
 
 
-def spread_places(length: int, most: int) -> list[int]:
-    """Return at most so many evenly spaced indices."""
-    if length <= most:
-        return list(range(length))
-    return [round(place) for place in np.linspace(0, length - 1, most).tolist()]
-
-
 class Matrix(NamedTuple):
     """Numbers with names for their rows and columns."""
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
+from vitrail.engines.export.comparison import spread
 from vitrail.interpret.heads import SIMILAR_QUERIES, HeadGroup, LayerHeads
 from vitrail.interpret.learned import (
     BiasTable,
@@ -33,7 +34,6 @@ from vitrail.report.tiles import (
     set_in_rows,
     show_map,
     show_tiles,
-    spread_places,
 )
 from vitrail.studies.inspecting import HEAD_PANELS, HeadFindings, Learned
 from vitrail.studies.panels import Panel, draw_panels
@@ -285,7 +285,7 @@ def _positions_panel(positions: PositionTable) -> tuple[str, Panel]:
         values = similarity[:shown, :shown].double().numpy()
         labels = ("position", "position")
     else:
-        rows, columns = (spread_places(length, MAX_TILES) for length in positions.grid)
+        rows, columns = (spread(length, MAX_TILES) for length in positions.grid)
         note = (
             "Each tile shows the cosine between the embedding of the patch with the indicated row and column "
             f"and those of all {positions.grid[0]} x {positions.grid[1]} patches."

@@ -7,10 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import numpy as np
-
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
+from vitrail.engines.export.comparison import spread
 from vitrail.interpret.record import keeping_qkv
 from vitrail.interpret.viewer.maps import Grid, Side, Tokens, checked_index
 from vitrail.interpret.viewer.steps import steps_matrices
@@ -96,4 +95,4 @@ def _spread(names: Sequence[str], side: Side) -> list[int]:
     """Return all indices, or the first words, or evenly spaced patches."""
     if len(names) <= MOST_WRITTEN or isinstance(side, Tokens):
         return [*range(min(len(names), MOST_WRITTEN))]
-    return np.linspace(0, len(names) - 1, NUM_PATCHES).round().astype(int).tolist()
+    return spread(len(names), NUM_PATCHES)
