@@ -68,38 +68,29 @@ def coarsen(recorded: AttentionMap, longest: int) -> AttentionMap:
         longest: maximum number of rows and of columns.
     """
     assert recorded.grid is not None, "the keys are not of an image"
-    query_side = 1 if recorded.query_grid is None else -(-max(recorded.query_grid) // longest)
-    key_side = -(-max(recorded.grid) // longest)
-    weights = recorded.weights
-    if recorded.query_grid is not None and query_side > 1:
-        columns = weights.transpose(-2, -1)
-        num_prefix = columns.shape[-1] - math.prod(recorded.query_grid)
-        weights = _join(columns, recorded.query_grid, num_prefix, query_side, add=False).transpose(-2, -1)
-    if key_side > 1:
-        weights = _join(weights, recorded.grid, recorded.num_prefix, key_side, add=True)
-    return recorded._replace(
-        weights=weights.contiguous(),
-        grid=_joined(recorded.grid, key_side),
-        query_grid=None if recorded.query_grid is None else _joined(recorded.query_grid, query_side),
-    )
+    weights, grid = recorded.weights, _at_most(recorded.grid, longest)
+    query_grid = recorded.query_grid
+    if query_grid is not None and query_grid != (joined := _at_most(query_grid, longest)):
+        counts = spread_patches(torch.ones(query_grid, device=weights.device), joined).flatten()
+        num_prefix = weights.shape[-2] - math.prod(query_grid)
+        columns = _spread_rows(weights.transpose(-2, -1), query_grid, num_prefix, joined)
+        columns[..., num_prefix:] /= counts
+        weights, query_grid = columns.transpose(-2, -1), joined
+    if grid != recorded.grid:
+        weights = _spread_rows(weights, recorded.grid, recorded.num_prefix, grid)
+    return recorded._replace(weights=weights.contiguous(), grid=grid, query_grid=query_grid)
 
 
-def _join(
-    rows: Float[Tensor, "batch heads rows patches"],
-    grid: tuple[int, int],
-    num_prefix: int,
-    side: int,
-    *,
-    add: bool,
-) -> Float[Tensor, "batch heads rows joined"]:
-    """Pool each row's grid; squares at the border may be incomplete."""
-    patches = rows[..., num_prefix:].reshape(-1, rows.shape[-2], *grid)  # b*h rows y x
-    pooled = F.avg_pool2d(patches, side, ceil_mode=True, divisor_override=1 if add else None)
-    return torch.cat((rows[..., :num_prefix], pooled.reshape(*rows.shape[:-1], -1)), dim=-1)
-
-
-def _joined(grid: tuple[int, int], side: int) -> tuple[int, int]:
+def _at_most(grid: tuple[int, int], longest: int) -> tuple[int, int]:
+    side = -(-max(grid) // longest)
     return -(-grid[0] // side), -(-grid[1] // side)
+
+
+def _spread_rows(
+    rows: Tensor, grid: tuple[int, int], num_prefix: int, target: tuple[int, int]
+) -> Float[Tensor, "batch heads rows joined"]:
+    patches = spread_patches(rows[..., num_prefix:].unflatten(-1, grid), target).flatten(-2)
+    return torch.cat((rows[..., :num_prefix], patches), dim=-1)
 
 
 def join_levels(levels: Sequence[AttentionMap]) -> AttentionMap:

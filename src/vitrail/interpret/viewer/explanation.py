@@ -175,14 +175,7 @@ class Explanation:
             )
         return attention_rollout([recorded.weights for recorded in self.layers])[0]
 
-    def relevance(
-        self,
-        method: str | None = None,
-        *,
-        layer: int | None = None,
-        head: int | None = None,
-        class_name: str | None = None,
-    ) -> Float[Tensor, "rows columns"]:
+    def relevance(self, method: str | None = None, **pick: Unpack[Pick]) -> Float[Tensor, "rows columns"]:
         """Return the relevance of each patch for the classifier, or for one class.
 
         Args:
@@ -197,9 +190,9 @@ class Explanation:
             ConfigError: the method, the layer, the head or the class does not exist, the model does not
                 support the method, or a layer, head or class was given for a method without.
         """
-        method = self.method_for(method, class_name=class_name, layer=layer, head=head)
+        method, class_name = self.method_for(method, **pick), pick.get("class_name")
         check_name("method", method, METHODS)
-        if method != "attention" and (layer, head) != (None, None):
+        if method != "attention" and has_place(pick):
             raise ConfigError(
                 f"a layer or a head was named for the method {method}",
                 expected="the method attention, which shows one layer",
@@ -222,7 +215,7 @@ class Explanation:
         if not self.maps:
             raise _nothing_to_show(method)
         if method == "attention":
-            return self.maps[0].attention(layer=layer, head=head)
+            return self.maps[0].attention(layer=pick.get("layer"), head=pick.get("head"))
         last = self.layers[-1]
         assert last.grid is not None
         return self.maps[0].read(self.rollout, last).unflatten(-1, last.grid)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from vitrail.interpret.record import AttentionMap
@@ -57,14 +56,7 @@ def steps_matrices(
     show_pairs(f"scaled by {steps.scale:.3g}", steps.scaled_scores)
     show_pairs("bias", steps.bias)
     show_pairs("mask", steps.may_attend)
-    if scores is None:
-        show_pairs("weights", recorded.weights)
-    else:
-        hidden = f", {len(columns)} of {len(keys)} keys" if len(columns) < len(keys) else ""
-        masked = steps.masked_scores
-        assert masked is not None
-        show_pairs(
-            f"softmax{hidden}", torch.nan_to_num(masked.softmax(dim=-1))
-        )  # rows without a key are zero
+    hidden = f", {len(columns)} of {len(keys)} keys" if len(columns) < len(keys) else ""
+    show_pairs("weights" if scores is None else f"softmax{hidden}", recorded.weights)
     show("Z", steps.result, rows, asking)
     return tuple(found)
