@@ -189,6 +189,8 @@ def check(
             expected="images with boxes: COCO, Pascal VOC or YOLO",
             remedy="Leave out --fix; --output writes a page of all findings of any data",
         )
+    if fix is not None and isinstance(task, Repairing):
+        task.refuse_folder(fix, data)
     settings = read_asked(task, data_settings(languages, image_column, label_column)).data
     dataset = task.open(settings.model_copy(update={"source": data}))
     with show.parts_done() as listen:

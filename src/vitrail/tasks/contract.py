@@ -120,6 +120,9 @@ class Predicting(Protocol):
 class Repairing(Protocol):
     """A task whose doctor writes a repaired copy."""
 
+    def refuse_folder(self, folder: Path, source: str) -> None:
+        """Refuse a folder that cannot take the copy, before the data is read."""
+
     def write_clean(self, dataset: Any, folder: Path) -> Any:
         """Write a repaired copy; the source is only read."""
 

@@ -25,6 +25,7 @@ from making.box_scenes import (
     write_voc,
     write_yolo,
 )
+from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, DataError
 from vitrail.data.images import read_image
 from vitrail.tasks.detection import fix as box_fix
@@ -313,13 +314,19 @@ def test_a_folder_with_files_is_refused_and_an_empty_one_filled(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("inside", [".", "clean", "train/clean"])
-def test_a_folder_in_the_source_is_refused(tmp_path: Path, inside: str) -> None:
+def test_a_folder_in_the_source_is_refused(
+    tmp_path: Path, inside: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = write_coco(tmp_path / "set", make_scenes())
 
     with pytest.raises(DataError, match=r"lies in the data set|not empty"):
         fix(source, source / inside)
 
     assert not (source / "clean").exists()
+    assert main(["check", str(source), "--fix", str(source / inside)]) == 2
+    printed = capsys.readouterr()
+    assert not printed.out  # refused before the data is checked
+    assert str(source) in printed.err
 
 
 def test_a_copy_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
         CheckpointError: the disk is full or not writable.
     """
     folder = folder.expanduser()
-    _refuse_folder(folder, dataset.source)
+    refuse_folder(folder, dataset.source)
     items: Items = defaultdict(list)
     _note_classes(dataset, items)
     examined = inspect_boxes(dataset)
@@ -175,7 +175,9 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
     )
 
 
-def _refuse_folder(folder: Path, source: str) -> None:
+def refuse_folder(folder: Path, source: str) -> None:
+    """Refuse a folder that is not empty, or lies in the source; nothing is read."""
+    folder = folder.expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(
             f"{folder} exists and is not empty",

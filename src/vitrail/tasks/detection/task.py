@@ -34,7 +34,7 @@ from vitrail.tasks.detection.detections import ConfidenceThreshold, own_threshol
 from vitrail.tasks.detection.doctor import check_boxes
 from vitrail.tasks.detection.doctor_page import view_boxes
 from vitrail.tasks.detection.files import show_detections
-from vitrail.tasks.detection.fix import write_clean
+from vitrail.tasks.detection.fix import refuse_folder, write_clean
 from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.opening import open_boxes, recognises
 from vitrail.tasks.detection.predictor import Detector
@@ -74,6 +74,7 @@ class DetectionTask(Task):
     recognises = staticmethod(recognises)
     check = staticmethod(check_boxes)
     view = staticmethod(view_boxes)
+    refuse_folder = staticmethod(refuse_folder)
     write_clean = staticmethod(write_clean)
     predict_files = staticmethod(show_detections)
     conclude = staticmethod(conclude_boxes)
