@@ -75,8 +75,7 @@ def published(source: str, own: tuple[str, float] | None = None) -> None:
 def errors(errors: Iterable[tuple[str, str]]) -> None:
     """Print errors about files to stderr."""
     for name, error in errors:
-        message = error if name in error else f"{name}: {error}"
-        sys.stderr.write(f"vitrail: skipped: {message}\n")
+        stage("skipped: " + (error if name in error else f"{name}: {error}"))
 
 
 def line_fault(number: int, severity: str, message: str) -> None:
@@ -96,7 +95,8 @@ def wrapped(text: str, indent: str = "") -> None:
 
 def stage(stage: str) -> None:
     """Print the current stage to stderr."""
-    lines = wrap(f"vitrail: {stage}", MAX_WIDTH, subsequent_indent="  ", break_long_words=False)
+    text = f"vitrail: {stage}"
+    lines = wrap(text, MAX_WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     sys.stderr.flush()
 

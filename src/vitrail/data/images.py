@@ -178,7 +178,7 @@ def _bomb(called: str, size: str, max_pixels: int) -> TooManyPixelsError:
     return TooManyPixelsError(
         f"{called} has {size}",
         expected=f"at most {max_pixels:,} pixels",
-        remedy="Make a smaller copy of it, or remove it from the data",
+        remedy="Make a smaller copy of it, or leave it out",
     )
 
 

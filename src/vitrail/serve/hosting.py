@@ -24,7 +24,7 @@ from prometheus_client import (
 from vitrail.core.errors import VitrailError, did_you_mean
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.serve.batching import BatchLimits, BatchWorker
-from vitrail.tasks.serving import EngineChoice, RefusalError, Servable, open_servable
+from vitrail.tasks.serving import ONLY_EXPLAINING, EngineChoice, RefusalError, Servable, open_servable
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,13 @@ class Hosting:
             with nullcontext() if self._choice.engine in AS_THEY_ARE else _CONVERTING:
                 served = open_servable(model.source, self._choice)
                 warm_up(served, self._limits.max_batch)
-            model.facts = {"task": served.task, "options": list(served.option_names), **served.describe()}
+            facts = served.describe()
+            options = [
+                name
+                for name in served.option_names
+                if facts.get("can_explain") or name not in ONLY_EXPLAINING
+            ]
+            model.facts = {"task": served.task, "options": options, **facts}
             model.worker = BatchWorker(
                 model.name,
                 lambda works: compute(served, works),
