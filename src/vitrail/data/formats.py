@@ -92,8 +92,9 @@ def layouts(formats: Mapping[str, Format[Any]]) -> str:
 
 def damaged(path: Path, reason: object, *, expected: str = "the file as it was published") -> DataError:
     """Return the error of a file of a known format that is damaged."""
+    said = f"an entry lacks {reason}" if isinstance(reason, KeyError) else one_line(reason)
     return DataError(
-        f"{path} cannot be read: {one_line(reason)}",
+        f"{path} cannot be read: {said}",
         expected=expected,
         remedy="Download or write the file again",
     )

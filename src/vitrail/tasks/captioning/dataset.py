@@ -185,13 +185,3 @@ def _clean(text: Any) -> str:
         return ""
     cleaned = SPACES.sub(" ", text).strip()
     return cleaned if any(character.isalnum() for character in cleaned) else ""
-
-
-def broken_file(file: Path, error: Exception, lists: str) -> DataError:
-    """Return the error for an annotation file that is not JSON, or lacks some of ``lists``."""
-    reason = f"an entry lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
-    return DataError(
-        f"{file} cannot be read: {reason}",
-        expected=f"a JSON object with the {lists}",
-        remedy="Export or download the file again",
-    )

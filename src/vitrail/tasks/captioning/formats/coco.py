@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, nested
-from vitrail.data.formats import Format
+from vitrail.data.formats import Format, damaged
 from vitrail.data.splits import split_of
 from vitrail.data.text.lines import decode_text
-from vitrail.tasks.captioning.dataset import BROKEN, TEXTS, RawCaptions, broken_file
+from vitrail.tasks.captioning.dataset import BROKEN, TEXTS, RawCaptions
 
 LISTS = '"images" (id, file_name) and "annotations" (image_id, caption)'
 PREFIX = "captions"  # of COCO's own files; instances_ and person_keypoints_ lie beside them
@@ -64,7 +64,7 @@ def _read_file(file: Path, raw: RawCaptions) -> dict[str, list[Any]]:
             else:
                 unknown[f"{file.name}: image_id {number}"] = None
     except BROKEN as error:
-        raise broken_file(file, error, f"lists {LISTS}, as COCO has it") from None
+        raise damaged(file, error, expected=f"a JSON object with the lists {LISTS}, as COCO has it") from None
     raw.without_image += unknown
     return captions
 

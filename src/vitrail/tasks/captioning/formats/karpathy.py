@@ -13,10 +13,10 @@ from typing import Any
 
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, looks_like_coco
-from vitrail.data.formats import Format
+from vitrail.data.formats import Format, damaged
 from vitrail.data.splits import SplitName, split_named
 from vitrail.data.text.lines import decode_text
-from vitrail.tasks.captioning.dataset import BROKEN, RawCaptions, broken_file
+from vitrail.tasks.captioning.dataset import BROKEN, RawCaptions
 
 PUBLISHED = re.compile(r"^dataset_(flickr8k|flickr30k|coco)\.json$")
 
@@ -46,7 +46,8 @@ def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:
     except DataError:
         raise
     except BROKEN as error:
-        raise broken_file(file, error, 'list "images", each with filename, split and sentences') from None
+        expected = 'a JSON object with the list "images", each with filename, split and sentences'
+        raise damaged(file, error, expected=expected) from None
     order: tuple[SplitName, ...] = ("train", "validation", "test")
     return {split: found[split] for split in order if split in found}
 
