@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.report.page import section, table
+from vitrail.report.page import conclusions, section, table
 from vitrail.studies.panels import Panel, join_panels, write_panels
 from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.scores import (
@@ -78,8 +78,6 @@ def write_calibration(path: Path, found: Calibration, *, title: str) -> None:
         )
         for name, scores in both.items()
     ]
-    body = section("Reliability", join_panels(panels), NOTE)
-    body += section("Scores", table(HEADER, score_rows(found.before, found.after), frozenset((1, 2))))
     before, after = found.before, found.after
     lean = "over" if before.confidence > before.accuracy else "under"
     says = (
@@ -87,7 +85,9 @@ def write_calibration(path: Path, found: Calibration, *, title: str) -> None:
         f"The temperature {found.temperature:.3f} brings the expected calibration error from "
         f"{before.calibration_error:.1%} to {after.calibration_error:.1%}.",
     )
-    write_panels(path, panels, title=title, subtitle=join_signature(found.signature), says=says, body=body)
+    body = conclusions(says) + section("Reliability", join_panels(panels), NOTE)
+    body += section("Scores", table(HEADER, score_rows(before, after), frozenset((1, 2))))
+    write_panels(path, panels, title=title, subtitle=join_signature(found.signature), body=body)
 
 
 def calibrate(

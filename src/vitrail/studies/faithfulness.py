@@ -28,7 +28,7 @@ from vitrail.interpret.perturbation import (
     perturb,
 )
 from vitrail.interpret.viewer.explanation import METHODS, Explanation
-from vitrail.report.page import section, table
+from vitrail.report.page import conclusions, section, table
 from vitrail.report.plots import MORE_COLOURS
 from vitrail.report.tiles import Inks
 from vitrail.studies.panels import Panel, join_panels, write_panels
@@ -67,12 +67,11 @@ def write_faithfulness(path: Path, found: Faithfulness, *, title: str) -> None:
         )
     ]
     header, rows = faithfulness_table(found)
-    body = section("Probability of the class", join_panels(panels), NOTE) + section(
-        "Area under the curves",
-        table(header, rows, frozenset(range(1, len(header)))),
-        "Means over images with 95 % bootstrap intervals; the differences are paired by image.",
-    )
-    write_panels(path, panels, title=title, subtitle=how, says=[_conclude(found)], body=body)
+    note = "Means over images with 95 % bootstrap intervals; the differences are paired by image."
+    areas = table(header, rows, frozenset(range(1, len(header))))
+    body = conclusions([_conclude(found)]) + section("Probability of the class", join_panels(panels), NOTE)
+    body += section("Area under the curves", areas, note)
+    write_panels(path, panels, title=title, subtitle=how, body=body)
 
 
 def _conclude(found: Faithfulness) -> str:
@@ -213,10 +212,7 @@ def faithfulness(
         methods, filling, num_steps, on_image: as in ``measure_faithfulness``.
         merge_tokens: tokens to merge in each block of the model.
 
-    Raises:
-        CheckpointError: there is no usable model, or none of images.
-        ConfigError: there is no such split or method, or a method does not suit the model.
-        DataError: the data cannot be used.
+    Raises: as ``load_any``, ``open_scoring`` and ``measure_faithfulness``.
     """
     if num_images < 1:
         raise ConfigError(f"{num_images} images were to be drawn", expected="1 or more", remedy="Draw 64")

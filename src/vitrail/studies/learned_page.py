@@ -163,13 +163,13 @@ def _conclude(found: Learned) -> list[str]:
     shares = [share for each in layers for share in each.entropy_shares or ()]
     distances = [fmean(each.distance_px) for each in layers if each.distance_px]
     even = sum(share > NEARLY_EVEN for share in shares)
-    says = []
-    if shares:
-        says.append(f"{even} of {len(shares)} heads attend nearly evenly (entropy above {NEARLY_EVEN} of 1).")
+    says = [f"{even} of {len(shares)} heads attend nearly evenly (entropy above {NEARLY_EVEN} of 1)."]
     if len(distances) > 1:
         ends = f"{distances[0]:.1f} pixels in the first layer, {distances[-1]:.1f} in the last"
         says.append(f"The mean distance of attention is {ends}.")
-    return says or [f"No head was measured: {found.left_out.get(HEAD_PANELS[1], 'there is none')}."]
+    return (
+        says if shares else [f"No head was measured: {found.left_out.get(HEAD_PANELS[1], 'there is none')}."]
+    )
 
 
 def _figure(panel: Panel) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vitrail.core.durable import atomic_write
-from vitrail.report.page import conclusions, write_page
+from vitrail.report.page import write_page
 from vitrail.report.plots import (
     check_picture_path,
     frame,
@@ -61,21 +61,13 @@ def draw_panels(
 
 
 def write_panels(
-    path: Path,
-    panels: Sequence[Panel],
-    *,
-    title: str,
-    subtitle: str,
-    says: Sequence[str],
-    body: str,
-    style: str = "",
+    path: Path, panels: Sequence[Panel], *, title: str, subtitle: str, body: str, style: str = ""
 ) -> None:
     """Write a page, or the panels alone as .png, .svg or .pdf.
 
     Args:
         subtitle: plain text below the title.
-        says: the conclusions.
-        body: HTML of the page after them.
+        body: HTML of the page after it, with ``conclusions`` first.
 
     Raises:
         ConfigError: the name ends otherwise.
@@ -86,7 +78,7 @@ def write_panels(
         atomic_write(path, draw_panels(panels, path.suffix, columns=4, tile=(4.2, 3.3), title=title))
         return
     head = f'<h1>{escape(title)}</h1><p class="soft small">{escape(subtitle)}</p>'
-    write_page(path, title=title, body=head + conclusions(says) + body, style=style)
+    write_page(path, title=title, body=head + body, style=style)
 
 
 def join_panels(panels: Sequence[Panel]) -> str:

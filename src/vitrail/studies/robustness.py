@@ -20,7 +20,7 @@ from vitrail.data.findings import number_of
 from vitrail.data.source import ImageSource
 from vitrail.data.stream import SampleSource
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.report.page import picture_uri, section, table, tiles
+from vitrail.report.page import conclusions, picture_uri, section, table, tiles
 from vitrail.report.plots import COLOURS
 from vitrail.report.tiles import Inks
 from vitrail.studies.panels import Panel, join_panels, write_panels
@@ -212,20 +212,20 @@ def write_robustness(
         f'<figcaption class="soft small">{escape(name.replace("_", " "))}</figcaption></figure>'
         for name, pixels in examples.items()
     )
-    body = (
-        tiles(headlines)
-        + section("Errors", join_panels(panels), "Error rate by severity; severity 0 is the clean image.")
-        + section("All figures in percent", table(header, cells, frozenset(range(1, len(header)))), note)
-        + section(f"One image at severity {EXAMPLE_SEVERITY}", f'<div class="strip">{strip}</div>')
-    )
     worst = max(found.corruptions, key=lambda row: row.mean)
     says = (
         f"The error is {_percent(found.mean_error)} % on average under corruptions, and "
         f"{_percent(found.clean)} % without.",
         f"Worst is {worst.name.replace('_', ' ')}, with {_percent(worst.mean)} %.",
     )
-    subtitle = join_signature(found.signature)
-    write_panels(path, panels, title=title, subtitle=subtitle, says=says, body=body, style=STYLE)
+    body = (
+        conclusions(says)
+        + tiles(headlines)
+        + section("Errors", join_panels(panels), "Error rate by severity; severity 0 is the clean image.")
+        + section("All figures in percent", table(header, cells, frozenset(range(1, len(header)))), note)
+        + section(f"One image at severity {EXAMPLE_SEVERITY}", f'<div class="strip">{strip}</div>')
+    )
+    write_panels(path, panels, title=title, subtitle=join_signature(found.signature), body=body, style=STYLE)
 
 
 def _draw(clean: float, rows: Sequence[CorruptionErrors], axes: Axes, inks: Inks) -> None:
@@ -274,11 +274,8 @@ def measure_robustness(
         num_images: size of a random subset of the split (default: all).
         on_progress: called with the forward passes done and their total.
 
-    Raises:
-        CheckpointError: there is no usable model.
-        DataError: the data cannot be used.
-        ConfigError: there is no such corruption, severity or split; the model does not classify images; or
-            the reference does not fit what is measured.
+    Raises: as ``load_classifier`` and ``open_scoring``; ConfigError also if there is no such corruption or
+        severity, or the reference does not fit what is measured.
     """
     in_order = sorted(CORRUPTIONS, key=lambda name: GROUPS.index(CORRUPTIONS[name].group))
     names = tuple(in_order if corruptions is None else corruptions)
