@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError, DataError, check_name
 from vitrail.data.inputs import list_files
 from vitrail.interpret.viewer.explanation import METHODS, Explanation, Pick, has_place
-from vitrail.interpret.viewer.page import is_page, write_explanations
+from vitrail.interpret.viewer.page import explanations_html, is_page
 
 MAX_ON_PAGE = 24  # explanations; each adds up to 3 MB to the page
 
@@ -86,7 +87,7 @@ def explain_files(
             expected="at least one readable image",
             remedy="Correct the paths",
         )
-    return _write(explained, tuple(errors), options, "images")
+    return _write(explained, tuple(errors), options)
 
 
 def explain_texts(
@@ -107,7 +108,7 @@ def explain_texts(
             expected="a model with attention, such as a Transformer",
             remedy="Leave out --layer and --head: the picture shows what each word adds to the label",
         )
-    return _write(explained, (), options._replace(method=None, class_name=None), "sentences")
+    return _write(explained, (), options._replace(method=None, class_name=None))
 
 
 def _check_count(count: int, things: str, output: Path) -> None:
@@ -124,16 +125,14 @@ def _write(
     explained: Sequence[Explanation],
     errors: tuple[tuple[str, str], ...],
     options: ExplainOptions,
-    things: str,
 ) -> WrittenExplanations:
     """Write a page of all, or one picture for each."""
     output = options.output
     if is_page(output):
         shown = [each.showing(options.method, **options.pick) for each in explained]
-        title = f"{len(shown)} {things}" if len(shown) > 1 else None
-        write_explanations(output, shown, title=title)
+        atomic_write(output, explanations_html(shown))
         return WrittenExplanations((output,), tuple(explained), errors)
-    files = picture_files(output, [each.name for each in explained]) if things == "images" else [output]
+    files = picture_files(output, [each.name for each in explained]) if explained[0].picture else [output]
     for each, file in zip(explained, files, strict=True):
         each.save(file, options.method, **options.pick)
     return WrittenExplanations(tuple(files), tuple(explained), errors)

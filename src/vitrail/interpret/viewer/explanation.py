@@ -337,7 +337,7 @@ class Explanation:
         """
         path = Path(path)
         if page.is_page(path):
-            page.write_explanations(path, [self.showing(method, **pick)])
+            atomic_write(path, page.explanations_html([self.showing(method, **pick)]))
             return
         suffix = path.suffix.lower()
         if suffix in VECTORS and self.picture is None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vitrail.core.durable import atomic_write
 from vitrail.interpret.draw import (
     LEAST_BRIGHT,
     NEARLY_EVEN,
@@ -54,23 +53,12 @@ def is_page(path: Path) -> bool:
     return path.suffix.lower() in (".html", ".htm")
 
 
-def write_explanations(path: Path, explanations: Sequence[Explanation], *, title: str | None = None) -> None:
-    """Write one self-contained file; each explanation adds at most about 3 MB.
-
-    Args:
-        title: plain text; by default the first explanation's.
-
-    Raises:
-        CheckpointError: the disk is full or not writable; a former page is as it was.
-    """
-    atomic_write(path, explanations_html(explanations, title=title))
-
-
-def explanations_html(explanations: Sequence[Explanation], *, title: str | None = None) -> str:
-    """Return the page that ``write_explanations`` writes."""
-    if title is None:
-        name = explanations[0].name
-        title = f"{explanations[0].title}: {Path(name).name}" if explanations[0].picture else name
+def explanations_html(explanations: Sequence[Explanation]) -> str:
+    """Return one self-contained page; each explanation adds at most about 3 MB."""
+    first = explanations[0]
+    title = f"{first.title}: {Path(first.name).name}" if first.picture else first.name
+    if len(explanations) > 1:
+        title = f"{len(explanations)} {'images' if first.picture else 'sentences'}"
     stills = "".join(still_html(each, number) for number, each in enumerate(explanations, start=1))
     body = BODY.replace("{{title}}", escape(title)).replace("{{stills}}", stills)
     body += data_element([explanation_data(each) for each in explanations])
