@@ -140,7 +140,7 @@ def test_a_recipe_goes_before_the_choices_and_behind_the_user(
     image_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = {**CHOSEN, "optim.learning_rate": 0.25}
-    monkeypatch.setattr(RECIPES, "_found", {"fixed": lambda: recipe})
+    monkeypatch.setattr(RECIPES, "_entries", {"fixed": lambda: recipe})
 
     chosen = prepared(image_folder, recipe="fixed", changes={"train.steps": 7})
 
@@ -187,7 +187,7 @@ def test_a_model_too_large_for_the_budget_is_refused_before_it_is_built(
     monkeypatch.setattr("vitrail.tasks.classification.task.build_model", None)
     for budget_s, changes in ((60.0, NANO), (None, {**NANO, "data.image_size": 256})):
         with pytest.raises(
-            ConfigError, match=r"enough for \d training steps?: one takes.*--budget \d+m, or a"
+            ConfigError, match=r"enough for \d training steps?: one takes.*m, or a smaller .*data\.image_size"
         ):
             prepared(image_folder, changes=changes, budget_s=budget_s)
 

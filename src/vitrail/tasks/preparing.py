@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -208,7 +209,8 @@ def check_cost(experiment: Experiment, budget: Budget, processes: Processes) -> 
         left_s = budget.ends_at - time.monotonic() - REPORT_S
         if left_s * rate < MIN_STEPS * flop:
             uses = {"start": time.monotonic() - budget.started, "report": REPORT_S}
-            steps_for_budget(budget.seconds, uses, flop / (TRAIN_EFFICIENCY * rate))
+            step_s = flop / (TRAIN_EFFICIENCY * rate)
+            steps_for_budget(budget.seconds, uses, step_s, smaller=_smaller(experiment))
 
     processes.from_first(check)
 
@@ -283,7 +285,8 @@ def fit_steps(
     if isinstance(parts.final_objective, Settling) and parts.validation:
         scored += len(parts.validation)
     per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
-    slower = 2 if settings.precision == "bfloat16" else 1  # scores are in float32
+    # Scores are in float32, of half the rate; decoding, which multiplies little at a time, is no slower.
+    slower = 2 if settings.precision == "bfloat16" and task.evaluation_share < 1 else 1
     scoring_steps = slower * task.evaluation_share * per_epoch * scored / len(parts.train)
     loading_s = len(parts.test) * _load_s(parts.test) / max(1, settings.num_workers)
 
@@ -307,8 +310,15 @@ def fit_steps(
         number_of(validations, "validation"): validations * times.validation_s,
         "scores and report": max(after_s(times.step_s), least_s),
     }
-    steps = processes.from_first(lambda: steps_for_budget(budget.seconds, uses, times.step_s))
+    plan = partial(steps_for_budget, budget.seconds, uses, times.step_s, smaller=_smaller(experiment))
+    steps = processes.from_first(plan)
     return Fit(steps, validations, times, deadline)
+
+
+def _smaller(experiment: Experiment) -> str:
+    """Name the settings that make a step shorter."""
+    has_images = hasattr(experiment.data, "image_size")
+    return "model, train.batch_size or data.image_size" if has_images else "model or train.batch_size"
 
 
 def _load_s(source: SampleSource) -> float:

@@ -159,11 +159,14 @@ def _extrapolate(
     return whole_s
 
 
-def steps_for_budget(budget_s: float, uses: Mapping[str, float], step_s: float) -> int:
+def steps_for_budget(
+    budget_s: float, uses: Mapping[str, float], step_s: float, *, smaller: str = "model"
+) -> int:
     """Return how many steps fit into a budget.
 
     Args:
         uses: the seconds that everything else takes, by what it is.
+        smaller: what would make a step shorter, for the message.
 
     Raises:
         ConfigError: so few that nothing would be learned.
@@ -180,7 +183,7 @@ def steps_for_budget(budget_s: float, uses: Mapping[str, float], step_s: float) 
             f"{format_duration(budget_s)} are enough for {number_of(steps, 'training step')}: one takes "
             f"about {format_duration(step_s)}, {listed}",
             expected=f"about {minutes} min, for {FEWEST_PLANNED} steps and the rest",
-            remedy=f"Give --budget {minutes}m, or a smaller model, train.batch_size or data.image_size{busy}",
+            remedy=f"Give --budget {minutes}m, or a smaller {smaller}{busy}",
         )
     return steps
 
