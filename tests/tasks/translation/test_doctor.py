@@ -234,6 +234,24 @@ def test_sides_that_do_not_belong_together_are_found() -> None:
     assert "unrelated-lengths" not in check(pairs)[1]
 
 
+def test_lines_that_moved_are_found_by_their_questions() -> None:
+    pairs = sentences(300)
+    pairs[::3] = [(f"{source}?", f"{target} ?") for source, target in pairs[::3]]
+    moved = [(source, pairs[(index + 1) % 300][1]) for index, (source, _) in enumerate(pairs)]
+    assert "those 1 line further up" in check(moved)[1]["moved-lines"].message
+    assert "moved-lines" not in check(pairs)[1]
+    pairs[::2] = [(source, target.rstrip("?")) for source, target in pairs[::2]]
+    assert "moved-lines" not in check(pairs)[1]  # as in a language that writes few question marks
+
+
+@pytest.mark.parametrize(
+    ("languages", "is_found"), [(("fr", "en"), True), (("en", "fr"), False), (("en_GB", "xx"), False)]
+)
+def test_sides_that_are_exchanged_are_found(languages: tuple[str, str], is_found: bool) -> None:
+    pairs = [(f"the dog is with you {index}", f"le chien est dans une rue {index}") for index in range(30)]
+    assert ("exchanged-sides" in check(pairs, languages=languages)[1]) is is_found
+
+
 def test_many_copies_are_a_warning() -> None:
     _, findings = check([(source, source) for source, _ in sentences(30)])
     assert (findings["copies"].severity, findings["copies"].count) == ("warning", 30)

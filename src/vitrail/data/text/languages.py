@@ -64,6 +64,21 @@ CODE_OF_NAME = dict(each.split(":") for each in _NAMES)
 """Codes by names in English and in the language itself, without accents."""
 
 
+COMMON_WORDS = {
+    "en": _words("the and of to is you was that with"),
+    "de": _words("der die das und ist nicht ich ein sie"),
+    "fr": _words("le les des est une je vous pas dans"),
+    "es": _words("el los que es una por con se del"),
+    "it": _words("il di che un per sono della non gli"),
+    "nl": _words("de het een van en niet ik dat zijn"),
+    "pt": _words("o os uma que do da com para em"),
+    "sv": _words("och att det som en jag inte den av"),
+    "pl": _words("i w nie na jest z to do co"),
+    "cs": _words("a je se na v to si jsem pro"),
+}
+"""Frequent words of languages in Latin letters, which the script does not tell apart."""
+
+
 def language_of(text: str) -> str | None:
     """Return the code of a language that is named by it, or in words; None for another text.
 

@@ -6,7 +6,7 @@ Nothing on disk is changed. Every check is a function of the examined data set t
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,6 +18,7 @@ import numpy as np
 
 from vitrail.data.dataset import Progress
 from vitrail.data.findings import Finding, FindingTexts, Severity, Verdict, judge, number_of
+from vitrail.data.text.languages import COMMON_WORDS
 from vitrail.data.text.scripts import (
     CONTROL,
     MARKUP,
@@ -43,6 +44,12 @@ RATIO_DEVIATIONS = 8.0  # robust standard deviations from the typical ratio
 MIN_RATIO = 2.5  # times the typical ratio, however narrow it is
 UNRELATED = 0.2  # length correlation below which the sides are hardly translations
 MIN_CORRELATED = 200  # pairs, so that unrelated lengths rarely correlate by chance
+QUESTION_MARKS = ("?", "\uff1f", "\u061f", "\u037e", ";")  # also of Chinese, Arabic and Greek
+CLOSING = " \"')\u00bb\u201c\u201d\u300d"  # may follow them
+MIN_QUESTIONS = 20  # on each side
+MOST_MOVED, MOVED_GAIN = 3, 0.03  # lines, and how much better the questions correlate there
+MAX_COUNTED = 2000  # pairs whose words tell the languages
+CLEARLY = 3.0  # times as many common words of the other language
 MANY_COPIES = 0.01  # of all pairs; copies hurt more than other noise (Khayrallah and Koehn 2018)
 
 
@@ -322,6 +329,47 @@ def find_unrelated_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
         yield TEXTS.finding("unrelated-lengths", count=len(source), correlation=correlation)
 
 
+def find_moved_lines(examined: ExaminedPairs) -> Iterator[Finding]:
+    """Questions of one side go with those of the other some lines further up or down.
+
+    Lengths do not tell where the lines are sorted by them. The last half shows a line that is missing before.
+    """
+    split = examined.dataset.undivided or examined.dataset.train
+    source, target = (
+        np.array(
+            [text.rstrip(CLOSING).endswith(QUESTION_MARKS) for text in side[len(side) // 2 :]], dtype=float
+        )
+        for side in (split.sources, split.targets)
+    )
+    if min(source.sum(), target.sum()) < MIN_QUESTIONS or min(source.min(), target.min()) > 0:
+        return
+    agreement = {
+        lines: np.corrcoef(source, np.roll(target, -lines))[0, 1]
+        for lines in range(-MOST_MOVED, MOST_MOVED + 1)
+    }
+    moved = max(agreement, key=agreement.__getitem__)
+    if agreement[moved] > agreement[0] + MOVED_GAIN:
+        yield TEXTS.finding(
+            "moved-lines", lines=number_of(abs(moved), "line"), way="down" if moved > 0 else "up"
+        )
+
+
+def find_exchanged_sides(examined: ExaminedPairs) -> Iterator[Finding]:
+    """Each side has the frequent words of the other's language."""
+    split, languages = examined.dataset.train, examined.dataset.languages
+    first, second = (COMMON_WORDS.get(re.split("[-_]", language)[0]) for language in languages)
+    if first is None or second is None or first == second:
+        return
+    sources, targets = (
+        Counter(re.findall(r"\w+", " ".join(side[:MAX_COUNTED]).casefold()))
+        for side in (split.sources, split.targets)
+    )
+    straight = sum(sources[word] for word in first) + sum(targets[word] for word in second)
+    crossed = sum(sources[word] for word in second) + sum(targets[word] for word in first)
+    if crossed > max(MIN_JUDGED, CLEARLY * straight):
+        yield TEXTS.finding("exchanged-sides", languages, first=languages[0], second=languages[1])
+
+
 def find_copies(examined: ExaminedPairs) -> Iterator[Finding]:
     """Pairs whose target repeats the source."""
     items = []
@@ -384,6 +432,8 @@ CHECKS: tuple[Callable[[ExaminedPairs], Iterator[Finding]], ...] = (
     find_other_scripts,
     find_odd_lengths,
     find_unrelated_lengths,
+    find_moved_lines,
+    find_exchanged_sides,
     find_copies,
     find_markup,
     find_duplicates,
