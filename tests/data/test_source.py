@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.preprocessing import Preprocessing, Resize
 from vitrail.data.settings import AugmentSettings
-from vitrail.data.source import ImageSource, free_memory_bytes
+from vitrail.data.source import ImageSource, free_memory_bytes, read_all
 
 CROPS = AugmentSettings(min_crop_area=0.3)
 
@@ -108,26 +109,29 @@ def test_small_images_are_cached_as_they_are_and_larger_ones_with_a_margin_for_c
     assert large.cache_bytes == 4 * 3 * 23 * 23
 
 
-def test_what_does_not_fit_is_not_cached(files: ImageSplit) -> None:
-    preprocessing = Preprocessing(image_size=(10, 10))
-    assert ImageSource(files, preprocessing, cache=True, max_cache_bytes=1200).is_cached
-    assert not ImageSource(files, preprocessing, cache=True, max_cache_bytes=1199).is_cached
+def test_what_takes_more_than_half_of_the_free_memory_is_not_cached(
+    files: ImageSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert 1 << 20 < free_memory_bytes() < 1 << 50
+    for free, is_cached in ((2400, True), (2399, False)):
+        monkeypatch.setattr("vitrail.data.source.free_memory_bytes", lambda free=free: free)
+        assert ImageSource(files, Preprocessing(image_size=(10, 10)), cache=True).is_cached == is_cached
 
 
-def test_filling_the_cache_is_told_and_done_once(files: ImageSplit) -> None:
-    told: list[tuple[int, int]] = []
-    source = ImageSource(
-        files,
-        Preprocessing(image_size=(5, 5)),
-        cache=True,
-        progress=lambda done, total: told.append((done, total)),
-    )
-    assert told == []
+def test_the_cache_is_filled_once(files: ImageSplit, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+
+    def read(*arguments: Any) -> Any:
+        counts.append(arguments[1])
+        return read_all(*arguments)
+
+    monkeypatch.setattr("vitrail.data.source.read_all", read)
+    source = ImageSource(files, Preprocessing(image_size=(5, 5)), cache=True)
+    assert counts == []
     source.prepare()
     source.prepare()
     source.load(0, None)
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert counts == [4]
 
 
 @pytest.mark.parametrize("cache", [True, False])

@@ -18,7 +18,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from vitrail.core.errors import DataError
-from vitrail.data.dataset import ImageSplit, Progress
+from vitrail.data.dataset import ImageSplit
 from vitrail.data.images import open_image, upright_size
 from vitrail.data.preprocessing import Box, Pixels, Preprocessing
 from vitrail.data.settings import AugmentSettings
@@ -29,7 +29,7 @@ T = TypeVar("T")
 CROP_MARGIN = 1.15  # of the target's side, kept for random crops: 256 for 224, the field's habit
 CROP_ASPECT = (3 / 4, 4 / 3)  # Szegedy et al. 2015, section 6
 CROP_TRIES = 10  # until a box of the drawn area and shape fits into the image
-MEMORY_SHARE = 0.5  # of what is free, that pixels may take by default
+MEMORY_SHARE = 0.5  # of what is free, that pixels may take
 PROBED_IMAGES = 64  # whose sizes tell what the images of a split are like
 
 
@@ -50,10 +50,8 @@ class ImageSource:
 
     Args:
         augment: only ``min_crop_area`` is used here; the rest augments whole batches.
-        cache: keep decoded pixels, if they fit. They are read when ``prepare`` is called or, without that,
-            when the first sample is loaded.
-        max_cache_bytes: size limit of the cache; by default half of the free memory.
-        progress: called while filling the cache.
+        cache: keep decoded pixels, if half of the free memory suffices. They are read when ``prepare`` is
+            called or, without that, when the first sample is loaded.
     """
 
     def __init__(
@@ -63,19 +61,16 @@ class ImageSource:
         augment: AugmentSettings | None = None,
         *,
         cache: bool = False,
-        max_cache_bytes: int | None = None,
-        progress: Progress | None = None,
     ) -> None:
         self.split, self.preprocessing = split, preprocessing
         self.min_crop_area = 1.0 if augment is None else augment.min_crop_area
-        self._progress = progress
         self._pixels: Tensor | None = None
         self._failures: dict[int, DataError] = {}
         self._cache_size = self._choose_cache_size()
         height, width = self._cache_size
         self.cache_bytes = len(split) * 3 * height * width
         """Memory that the cache takes, or would take."""
-        self.is_cached = cache and fits_in_memory(self.cache_bytes, max_cache_bytes)
+        self.is_cached = cache and fits_in_memory(self.cache_bytes)
 
     def __len__(self) -> int:
         return len(self.split)
@@ -93,7 +88,7 @@ class ImageSource:
         def read(index: int) -> None:
             pixels[index] = stored.read(self.split.images[index], name=self._name(index))
 
-        results = read_all(read, len(self.split), self._progress)
+        results = read_all(read, len(self.split))
         self._failures = {i: result for i, result in enumerate(results) if isinstance(result, DataError)}
         self._pixels = pixels
 
@@ -197,7 +192,7 @@ def _slice(pixels: Pixels, box: Box) -> UInt8[Tensor, "3 rows columns"]:
     return pixels[:, top : max(bottom, top + 1), left : max(right, left + 1)]
 
 
-def read_all(read: Callable[[int], T], count: int, progress: Progress | None) -> list[T | DataError]:
+def read_all(read: Callable[[int], T], count: int) -> list[T | DataError]:
     """Call a reader with each index, in several threads; a ``DataError`` becomes the result."""
 
     def try_to_read(index: int) -> T | DataError:
@@ -206,18 +201,13 @@ def read_all(read: Callable[[int], T], count: int, progress: Progress | None) ->
         except DataError as error:
             return error
 
-    results = []
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for done, result in enumerate(pool.map(try_to_read, range(count)), start=1):
-            results.append(result)
-            if progress is not None:
-                progress(done, count)
-    return results
+        return list(pool.map(try_to_read, range(count)))
 
 
-def fits_in_memory(num_bytes: int, limit: int | None) -> bool:
-    """Tell whether a cache is within a limit, by default half of the free memory."""
-    return num_bytes <= (free_memory_bytes() * MEMORY_SHARE if limit is None else limit)
+def fits_in_memory(num_bytes: int) -> bool:
+    """Tell whether a cache takes at most half of the free memory."""
+    return num_bytes <= free_memory_bytes() * MEMORY_SHARE
 
 
 def free_memory_bytes() -> int:

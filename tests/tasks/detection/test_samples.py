@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from PIL import Image
 from vitrail.core.boxes import box_area, cxcywh_to_xyxy
 from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
+from vitrail.data.source import read_all
 from vitrail.data.stream import training_batches
 from vitrail.tasks.detection.dataset import BoxSplit
 from vitrail.tasks.detection.samples import BoxSample, BoxSource
@@ -200,11 +202,14 @@ def test_images_are_kept_larger_where_parts_of_them_are_enlarged() -> None:
         assert sizes[name]._pixels(0)[0].shape == (3, side, side)
 
 
-def test_memory_is_estimated_from_the_sizes_and_limited(files: BoxSplit) -> None:
+def test_memory_is_estimated_from_the_sizes_and_limited(
+    files: BoxSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = sum(3 * height * width for height, width in map(PREPROCESSING.input_size, SIZES))
     assert BoxSource(files, PREPROCESSING).cache_bytes == expected
-    assert BoxSource(files, PREPROCESSING, cache=True, max_cache_bytes=expected).is_cached
-    assert not BoxSource(files, PREPROCESSING, cache=True, max_cache_bytes=expected - 1).is_cached
+    for free, is_cached in ((2 * expected, True), (2 * expected - 1, False)):
+        monkeypatch.setattr("vitrail.data.source.free_memory_bytes", lambda free=free: free)
+        assert BoxSource(files, PREPROCESSING, cache=True).is_cached == is_cached
     unknown = BoxSplit(files.images, files.boxes, files.labels, files.names)
     assert BoxSource(unknown, PREPROCESSING).cache_bytes == 4 * 3 * 22 * 26
 
@@ -245,16 +250,20 @@ def test_a_broken_file_raises_its_own_error_and_spares_the_others(files: BoxSpli
             source.load(1, generator())
 
 
-def test_filling_the_cache_is_told_and_done_once(files: BoxSplit) -> None:
-    told: list[tuple[int, int]] = []
-    source = BoxSource(
-        files, PREPROCESSING, cache=True, progress=lambda done, total: told.append((done, total))
-    )
-    assert told == []
+def test_the_cache_is_filled_once(files: BoxSplit, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+
+    def read(*arguments: Any) -> Any:
+        counts.append(arguments[1])
+        return read_all(*arguments)
+
+    monkeypatch.setattr("vitrail.tasks.detection.samples.read_all", read)
+    source = BoxSource(files, PREPROCESSING, cache=True)
+    assert counts == []
     source.prepare()
     source.prepare()
     source.load(0, None)
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert counts == [4]
 
 
 class _Kept:

@@ -16,7 +16,6 @@ from torch.nn.utils.rnn import pad_sequence
 from vitrail.core.boxes import box_area, clip_boxes
 from vitrail.core.errors import DataError
 from vitrail.data.box_preprocessing import BoxPreprocessing
-from vitrail.data.dataset import Progress
 from vitrail.data.images import open_image, upright_size
 from vitrail.data.source import CROP_MARGIN, fits_in_memory, read_all
 from vitrail.models.contract import BoxTargets
@@ -58,10 +57,8 @@ class BoxSource:
 
     Args:
         augment: by default none.
-        cache: keep decoded pixels, if they fit. They are read when ``prepare`` is called or, without that,
-            when the first sample is loaded.
-        max_cache_bytes: size limit of the cache; by default half of the free memory.
-        progress: called while the cache is filled.
+        cache: keep decoded pixels, if half of the free memory suffices. They are read when ``prepare`` is
+            called or, without that, when the first sample is loaded.
     """
 
     def __init__(
@@ -71,12 +68,9 @@ class BoxSource:
         augment: BoxAugmentSettings | None = None,
         *,
         cache: bool = False,
-        max_cache_bytes: int | None = None,
-        progress: Progress | None = None,
     ) -> None:
         self.split, self.preprocessing = split, preprocessing
         self.augment = BoxAugmentSettings.from_tree({}) if augment is None else augment
-        self._progress = progress
         self._stored: list[_Stored | DataError] | None = None
         # of an unknown size: as many pixels as an input has at most
         sizes = [
@@ -85,7 +79,7 @@ class BoxSource:
         ]
         self.cache_bytes = sum(3 * math.prod(self._stored_size(size)) for size in sizes)
         """Memory that the cache takes, or would take, if images have the sizes that the split says."""
-        self.is_cached = cache and fits_in_memory(self.cache_bytes, max_cache_bytes)
+        self.is_cached = cache and fits_in_memory(self.cache_bytes)
 
     def __len__(self) -> int:
         return len(self.split)
@@ -97,7 +91,7 @@ class BoxSource:
         """
         if not self.is_cached or self._stored is not None:
             return
-        self._stored = read_all(self._read, len(self.split), self._progress)
+        self._stored = read_all(self._read, len(self.split))
 
     def load(self, index: int, generator: torch.Generator | None) -> BoxSample:
         """Return one image with its boxes, augmented if there is a generator.
