@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import combinations
 from typing import Any
 from unicodedata import normalize
 
 import numpy as np
 
-from vitrail.data.findings import Finding, Severity, about, counted, number_of
+from vitrail.data.findings import Finding, Severity, about, counted, number_of, some_of
 from vitrail.data.inspection import SeenImages
 
 SMALL_PX = 8  # a shorter side below this shows next to nothing
 LARGE_PIXELS = 25_000_000  # takes about a quarter of a second to decode
 MAX_UNREADABLE = 0.5  # with a greater fraction of broken files, the data set is not what it was meant to be
+LONG_NAME = 6  # letters; shorter words often have a neighbour of another meaning
 MIN_PER_CLASS = 10  # training images; fewer hardly show the variation within a class
 HEAVY_IMBALANCE = 10.0  # largest class over smallest
 CONVERSIONS = {
@@ -55,7 +57,7 @@ def find_unreadable(examined: SeenImages) -> Iterator[Finding]:
 
 
 def find_similar_names(examined: Any) -> Iterator[Finding]:
-    """Class names that differ only in case, spaces, hyphens or underscores."""
+    """Class names that differ only in case, spaces, hyphens or underscores, and long ones in one letter."""
     alike = defaultdict(list)
     for name in examined.class_names:
         plain = normalize("NFC", name.casefold())
@@ -63,6 +65,16 @@ def find_similar_names(examined: Any) -> Iterator[Finding]:
     pairs = [" = ".join(map(repr, names)) for names in alike.values() if len(names) > 1]
     remedy = "Join these classes if they mean the same"
     yield from counted(pairs, "warning", "similar-class-names", "class name", "spelt in several ways", remedy)
+    near, by_gap = set(), defaultdict(list)
+    for word in filter(str.isalpha, alike):
+        for i in range(len(word) if len(word) >= LONG_NAME else 0):
+            by_gap[f"{word[:i]}?{word[i + 1 :]}"].append(word)
+            if (shorter := word[:i] + word[i + 1 :]) in alike:
+                near.add((shorter, word))
+    near.update(pair for words in by_gap.values() for pair in combinations(words, 2))
+    pairs = [f"{alike[first][0]!r} and {alike[second][0]!r}" for first, second in sorted(near)]
+    message = f"class names that differ in one letter: {some_of(pairs, len(pairs))}"
+    yield from about(pairs, "info", "near-class-names", message, "Nothing, unless one is misspelt")
 
 
 def find_uneven_classes(examined: Any) -> Iterator[Finding]:

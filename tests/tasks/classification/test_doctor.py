@@ -195,6 +195,24 @@ def test_a_class_of_the_test_that_training_lacks_is_an_error() -> None:
     assert verdict.findings[0].severity == "error"
 
 
+@pytest.mark.parametrize(
+    ("names", "near"),
+    [
+        (("kangaroo", "Kangeroo"), ("'kangaroo' and 'Kangeroo'",)),  # another letter
+        (("rocket", "rockets", "socket"), ("'rocket' and 'rockets'", "'rocket' and 'socket'")),
+        (("stable", "tables", "house 1", "house 2", "cat", "bat"), ()),
+    ],
+)
+def test_long_class_names_that_differ_in_one_letter_are_noted(
+    names: tuple[str, ...], near: tuple[str, ...]
+) -> None:
+    train = split_of("train", random_pixels(2 * len(names)), [*range(len(names))] * 2)
+    findings = found(check(dataset_of(train, train, names)))
+    assert ("near-class-names" in findings) == bool(near)
+    for pair in near:
+        assert pair in findings["near-class-names"].message
+
+
 def test_a_class_that_a_drawn_test_lacks_is_not_called_misspelt() -> None:
     test = split_of("test", random_pixels(3), [0, 0, 0])
     drawn = replace(dataset_of(healthy().train, test), test_origin="0.2 of the source, seed 0")
