@@ -191,6 +191,13 @@ def test_boxes_for_another_size_are_scaled(tmp_path: Path) -> None:
     assert_boxes_lie_on_their_colours(open_boxes(tmp_path / "clean"))
 
 
+def test_corners_that_are_all_swapped_are_put_in_order(tmp_path: Path) -> None:
+    source = write_voc(tmp_path / "set", make_scenes(), to_numbers=lambda box, _: [*box[2:], *box[:2]])
+
+    assert fix(source, tmp_path / "clean").changes == {"swapped": 60}
+    assert_boxes_lie_on_their_colours(open_boxes(tmp_path / "clean"))
+
+
 def test_areas_of_the_objects_are_kept(tmp_path: Path) -> None:
     scenes = make_scenes()
     scenes[1].claimed = tuple(3 * side for side in scenes[1].pixels.shape[:2])

@@ -194,8 +194,7 @@ class ExaminedBoxes(SeenImages):
     @property
     def is_misread(self) -> bool:
         """Tell whether most boxes do not lie in their images, in any known format."""
-        faults = self.faults
-        misplaced = faults.inverted | faults.outside | faults.beyond_edge
+        misplaced = self.faults.outside | self.faults.beyond_edge
         return bool(2 * misplaced.sum() > len(misplaced) >= MIN_BOXES)
 
     @cached_property
