@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +67,13 @@ def text_table(rows: Sequence[Mapping[str, Any]], **decimals: int) -> list[list[
     return [[*rows[0]], *([text(*field) for field in row.items()] for row in rows)]
 
 
+def csv_text(rows: Iterable[Sequence[object]], delimiter: str = ",") -> str:
+    """Return rows as delimited text."""
+    text = io.StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
 def write_answers(path: Path, answers: FileResults) -> None:
     """Write predictions in the format of the file's suffix.
 
@@ -84,8 +91,5 @@ def write_answers(path: Path, answers: FileResults) -> None:
     elif suffix == ".txt":
         content = "".join(f"{line}\n" for line in answers.lines)
     else:
-        text = io.StringIO()
-        writer = csv.writer(text, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
-        writer.writerows(answers.table)
-        content = text.getvalue()
+        content = csv_text(answers.table, delimiter="\t" if suffix == ".tsv" else ",")
     atomic_write(path, content)

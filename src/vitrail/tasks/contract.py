@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -25,8 +26,9 @@ from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.answer_files import FileResults
 from vitrail.train.evaluate import Report
+from vitrail.train.machine import Machine
 from vitrail.train.objective import Objective
-from vitrail.train.settings import Experiment
+from vitrail.train.settings import Experiment, TrainSettings
 
 if TYPE_CHECKING:
     from vitrail.engines.export.comparison import ExportObjective
@@ -498,6 +500,24 @@ def match_classes(dataset: Any, class_names: Sequence[str]) -> Int64[np.ndarray,
             else "Leave the others out, or evaluate on data with the classes that the model was trained on",
         )
     return np.array([label_of[name] for name in names], dtype=np.int64)
+
+
+def choose_image_training(
+    machine: Machine, *, batch_size: int, num_images: int, image_size: tuple[int, int]
+) -> tuple[TrainSettings, list[Choice]]:
+    """Choose batch, precision, and whether decoded images are kept in memory, for one step."""
+    pixels = num_images * 3 * math.prod(image_size)
+    cache = pixels <= CACHE_SHARE * machine.free_memory_bytes
+    workers = 0 if cache and machine.device.type == "cpu" else min(8, machine.num_cores)
+    train = TrainSettings(
+        steps=1, batch_size=batch_size, precision=machine.precision, num_workers=workers, cache=cache
+    )
+    fits = f"{pixels / 2**20:.0f} MiB of pixels {'fit into' if cache else 'are too much for'} memory"
+    return train, [
+        Choice("train.batch_size", str(batch_size), f"images of a step on {machine.device_name}"),
+        Choice("train.precision", machine.precision, precision_reason(machine.precision)),
+        Choice("train.cache", str(cache).lower(), fits),
+    ]
 
 
 def precision_reason(precision: str) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from PIL import Image
 from making.bright_boxes import bright_detector, picture_with
 from vitrail.core.boxes import xywh_to_xyxy
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.tasks.detection.files import WrittenDetections, detect_files
+from vitrail.tasks.detection.detections import Detections
+from vitrail.tasks.detection.files import detect_files
 from vitrail.tasks.detection.opening import open_boxes
 from vitrail.tasks.detection.predictor import Detector
 
@@ -36,12 +38,18 @@ def detector() -> Detector:
     return Detector(bright_detector(class_ids=[7, 3, 90]), batch_size=3)
 
 
+class Written(NamedTuple):
+    folder: Path
+    detections: list[Detections]
+
+
 @pytest.fixture(scope="module")
-def written(photos: Path) -> WrittenDetections:
-    return detect_files(detector(), [photos], output=photos.parent / "new" / "out")
+def written(photos: Path) -> Written:
+    folder = photos.parent / "new" / "out"
+    return Written(folder, detect_files(detector(), [photos], output=folder))
 
 
-def test_coco_results_name_images_and_classes_by_their_ids(written: WrittenDetections) -> None:
+def test_coco_results_name_images_and_classes_by_their_ids(written: Written) -> None:
     results = json.loads((written.folder / "detections.json").read_text())
     boxes = [(each["image_id"], each["category_id"], each["bbox"]) for each in results]
     # Images are a/one, b/bad, b/one, b/two.
@@ -51,9 +59,7 @@ def test_coco_results_name_images_and_classes_by_their_ids(written: WrittenDetec
     assert names == ["one.png", "bad.png", "one.png", "two.png"]
 
 
-def test_annotations_name_images_as_they_are_found_from_their_folder(
-    photos: Path, written: WrittenDetections
-) -> None:
+def test_annotations_name_images_as_they_are_found_from_their_folder(photos: Path, written: Written) -> None:
     content = json.loads((written.folder / "annotations.json").read_text())
     assert {each["id"]: (written.folder / each["file_name"]).resolve() for each in content["images"]} == {
         1: (photos / "a/one.png").resolve(),
@@ -78,7 +84,7 @@ def test_annotations_are_read_back_as_a_data_set(photos: Path, tmp_path: Path) -
     assert sum(len(split) for split in dataset.splits.values()) == 3
 
 
-def test_pycocotools_reads_annotations_and_results(written: WrittenDetections) -> None:
+def test_pycocotools_reads_annotations_and_results(written: Written) -> None:
     coco = pytest.importorskip("pycocotools.coco")
 
     data = coco.COCO(str(written.folder / "annotations.json"))
@@ -87,7 +93,7 @@ def test_pycocotools_reads_annotations_and_results(written: WrittenDetections) -
     assert xywh_to_xyxy(torch.tensor(blue["bbox"])).tolist() == list(BLUE)
 
 
-def test_the_table_has_a_row_for_each_box_and_each_image_without_one(written: WrittenDetections) -> None:
+def test_the_table_has_a_row_for_each_box_and_each_image_without_one(written: Written) -> None:
     with (written.folder / "detections.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(Path(row["image"]).name, row["class"], row["left"], row["bottom"]) for row in rows] == [
@@ -101,9 +107,9 @@ def test_the_table_has_a_row_for_each_box_and_each_image_without_one(written: Wr
     assert rows[4]["error"] == ""
 
 
-def test_images_are_drawn_under_names_of_their_own(written: WrittenDetections) -> None:
-    names = [path.name for path in written.pictures]
-    assert names == ["one.jpg", "one-2.jpg", "two.jpg"]
+def test_images_are_drawn_under_names_of_their_own(written: Written) -> None:
+    names = {path.name for path in (written.folder / "pictures").iterdir()}
+    assert names == {"one.jpg", "one-2.jpg", "two.jpg"}
     with Image.open(written.folder / "pictures" / "one-2.jpg") as drawn:
         assert drawn.size == (384, 384)
         blue = np.asarray(drawn).astype(int)
@@ -123,19 +129,18 @@ def test_nothing_is_replaced_where_no_image_can_be_used(photos: Path, tmp_path: 
     detect_files(detector(), [photos], output=tmp_path / "out")
     before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()}
 
-    written = detect_files(detector(), [photos / "b/bad.png"], output=tmp_path / "out")
+    found = detect_files(detector(), [photos / "b/bad.png"], output=tmp_path / "out")
 
-    assert written.folder is None
-    assert [each.error is None for each in written.detections] == [False]
+    assert [each.error is None for each in found] == [False]
     assert {file: file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file()} == before
 
 
 def test_pictures_of_an_earlier_call_go_and_other_files_stay(photos: Path, tmp_path: Path) -> None:
-    first = detect_files(detector(), [photos], output=tmp_path / "out")
+    detect_files(detector(), [photos], output=tmp_path / "out")
+    assert len(list((tmp_path / "out" / "pictures").iterdir())) == 3
     own = tmp_path / "out" / "pictures" / "own.jpg"
     own.write_bytes(b"of the user")
 
-    second = detect_files(detector(), [photos / "a"], output=tmp_path / "out")
+    detect_files(detector(), [photos / "a"], output=tmp_path / "out")
 
-    assert len(first.pictures) == 3
-    assert set((tmp_path / "out" / "pictures").iterdir()) == {own, *second.pictures}
+    assert {path.name for path in own.parent.iterdir()} == {"own.jpg", "one.jpg"}

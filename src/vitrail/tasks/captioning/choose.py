@@ -14,15 +14,14 @@ from vitrail.engines.loading import Start
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.contract import (
-    CACHE_SHARE,
     Choice,
     ModelRequest,
+    choose_image_training,
     encoder_settings,
     name_of_weights,
-    precision_reason,
 )
 from vitrail.train.machine import Machine
-from vitrail.train.settings import OptimSettings, TrainSettings
+from vitrail.train.settings import OptimSettings
 
 SMALL_MODEL, LARGE_MODEL = "show_attend_tell_small", "show_attend_tell"
 MANY_IMAGES = 20_000
@@ -79,14 +78,8 @@ def choose(
         encoder_reason = "the weights that were given" + is_frozen * (
             ", frozen: its features are computed once (model.encoder_frozen=false trains it)"
         )
-    pixels = len(dataset.train) * 3 * math.prod(image_size)
-    cache = pixels <= CACHE_SHARE * machine.free_memory_bytes
-    train = TrainSettings(
-        steps=1,
-        batch_size=BATCH,
-        precision=machine.precision,
-        num_workers=0 if cache else min(8, machine.num_cores),
-        cache=cache,
+    train, train_choices = choose_image_training(
+        machine, batch_size=BATCH, num_images=len(dataset.train), image_size=image_size
     )
     experiment = CaptionExperiment(
         data=CaptionDataSettings(source=dataset.source, image_size=image_size),
@@ -96,15 +89,12 @@ def choose(
         optim=optim,
         train=train,
     )
-    fits = f"{pixels / 2**20:.0f} MiB of pixels {'fit into' if cache else 'are too much for'} memory"
     return experiment, [
         Choice("data.image_size", "x".join(map(str, image_size)), size_reason),
         Choice("data.tokens", "words", "few distinct words: each is read and written as one"),
         Choice("model.name", name, reason),
         Choice("model.encoder", config.encoder, encoder_reason),
-        Choice("train.batch_size", str(train.batch_size), f"images of a step on {machine.device_name}"),
-        Choice("train.precision", machine.precision, precision_reason(machine.precision)),
-        Choice("train.cache", str(cache).lower(), fits),
+        *train_choices,
         Choice("optim.name", optim.name, optim_reason),
         Choice("task.beam_size", "3", "for the final score; validations are greedy"),
     ]

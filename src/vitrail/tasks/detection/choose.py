@@ -16,17 +16,16 @@ from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.detr import DETRConfig
 from vitrail.tasks.contract import (
-    CACHE_SHARE,
     Choice,
     ModelRequest,
+    choose_image_training,
     encoder_settings,
     name_of_weights,
-    precision_reason,
 )
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.settings import BoxAugmentSettings, BoxDataSettings, DetectionExperiment
 from vitrail.train.machine import Machine
-from vitrail.train.settings import OptimSettings, TrainSettings
+from vitrail.train.settings import OptimSettings
 
 CPU_PX, GPU_PX = 320, 640  # of the longer side
 SIZE_MULTIPLE = 32  # the coarsest feature map of a detector has one position for so many pixels
@@ -88,7 +87,12 @@ def choose(
     elif start.encoder is not None:
         optim = OptimSettings(name="adamw", learning_rate=2e-4)
         optim_reason = "Muon's steps would undo what the backbone has learned"
-    train, train_choices = _choose_training(dataset, machine, image_size)
+    train, train_choices = choose_image_training(
+        machine,
+        batch_size=CPU_BATCH if is_cpu else GPU_BATCH,
+        num_images=len(dataset.train),
+        image_size=image_size,
+    )
     experiment = DetectionExperiment(
         data=BoxDataSettings(source=dataset.source, image_size=image_size),
         model=config,
@@ -163,22 +167,3 @@ def _choose_size(
     rows, columns = (max(1, round(side * scale / SIZE_MULTIPLE)) for side in (height, width))
     reason = "the size of the images" if scale == 1 else f"the images are {height}x{width}; smaller is faster"
     return (SIZE_MULTIPLE * rows, SIZE_MULTIPLE * columns), reason
-
-
-def _choose_training(
-    dataset: BoxDataset, machine: Machine, image_size: tuple[int, int]
-) -> tuple[TrainSettings, list[Choice]]:
-    is_cpu = machine.device.type == "cpu"
-    batch_size = CPU_BATCH if is_cpu else GPU_BATCH
-    pixels = len(dataset.train) * 3 * math.prod(image_size)
-    cache = pixels <= CACHE_SHARE * machine.free_memory_bytes
-    workers = 0 if cache and is_cpu else min(8, machine.num_cores)
-    train = TrainSettings(
-        steps=1, batch_size=batch_size, precision=machine.precision, num_workers=workers, cache=cache
-    )
-    fits = f"{pixels / 2**20:.0f} MiB of pixels {'fit into' if cache else 'are too much for'} memory"
-    return train, [
-        Choice("train.batch_size", str(batch_size), f"images of a step on {machine.device_name}"),
-        Choice("train.precision", machine.precision, precision_reason(machine.precision)),
-        Choice("train.cache", str(cache).lower(), fits),
-    ]

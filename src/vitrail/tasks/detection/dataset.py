@@ -77,10 +77,6 @@ class BoxSplit:
         parts: dict[str, Any] = {name: [getattr(self, name)[index] for index in chosen] for name in names}
         return BoxSplit(images=content.images, names=content.names, sizes=self.sizes[chosen], **parts)
 
-    def count_per_class(self, num_classes: int) -> Int64[np.ndarray, " classes"]:
-        together = np.concatenate(self.labels) if self.labels else np.zeros(0, dtype=np.int64)
-        return np.bincount(together, minlength=num_classes)
-
     @cached_property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits that change with any box, label, name or pixel in memory.

@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from vitrail import __version__
 from vitrail.core.boxes import xyxy_to_xywh
@@ -17,7 +17,7 @@ from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
 from vitrail.data.images import read_image
 from vitrail.data.inputs import list_files
-from vitrail.tasks.answer_files import SUFFIXES, FileResults, text_table
+from vitrail.tasks.answer_files import SUFFIXES, FileResults, csv_text, text_table
 from vitrail.tasks.contract import FileOptions
 from vitrail.tasks.detection.detections import TABLE_HEADER, Detections
 from vitrail.tasks.detection.predictor import Detector
@@ -42,15 +42,16 @@ def show_detections(files: Sequence[str], options: FileOptions) -> FileResults:
     )
     if options.as_json and output is None:
         return detection_results(detector.detect(files, threshold=threshold))
-    written = detect_files(detector, files, output=output or Path("detections"), threshold=threshold)
-    if written.folder is None:
-        return detection_results(written.detections, "nothing was written: no image could be used")
+    folder = output or Path("detections")
+    found = detect_files(detector, files, output=folder, threshold=threshold)
+    if all(each.error is not None for each in found):
+        return detection_results(found, "nothing was written: no image could be used")
     used = detector.threshold_of(threshold)
     origin = "tuned on the run's validation images" if threshold is None else "as given"
     return detection_results(
-        written.detections,
+        found,
         f"confidence threshold {used:.2f} ({origin}; change it with --threshold)",
-        f"boxes, table and pictures in {written.folder}",
+        f"boxes, table and pictures in {folder}",
     )
 
 
@@ -75,25 +76,14 @@ def detection_results(found: Sequence[Detections], *notes: str) -> FileResults:
     )
 
 
-class WrittenDetections(NamedTuple):
-    """The written results."""
-
-    folder: Path | None
-    """None if no image could be used, and nothing was written."""
-    detections: tuple[Detections, ...]
-    """In the order of the images."""
-    pictures: tuple[Path, ...]
-    """The drawn images."""
-
-
 def detect_files(
     detector: Detector,
     names: Iterable[str | Path],
     *,
     output: str | Path = "detections",
     threshold: float | None = None,
-) -> WrittenDetections:
-    """Find boxes in files and write them into a folder.
+) -> list[Detections]:
+    """Find boxes in files and write them into a folder; return them in the order of the images.
 
     ``detections.json`` is a list in COCO's results format; ``annotations.json`` the same in COCO's data set
     format, with the images and classes, which annotation tools and ``vitrail check`` open;
@@ -123,14 +113,14 @@ def detect_files(
             atomic_write(file, encoded.getvalue())
             pictures.append(file)
     if not pictures:
-        return WrittenDetections(None, tuple(found), ())
+        return found
     _remove_pictures(folder, keep=pictures)
     atomic_write(folder / RESULTS_FILE, json.dumps(coco_results(found, detector.class_ids)) + "\n")
     named = [each._replace(name=_seen_from(folder, each.name)) for each in found]
     annotations = coco_annotations(named, detector.class_ids, detector.class_names)
     atomic_write(folder / IMAGES_FILE, json.dumps(annotations, ensure_ascii=False) + "\n")
     atomic_write(folder / TABLE_FILE, table_of(found))
-    return WrittenDetections(folder, tuple(found), tuple(pictures))
+    return found
 
 
 def coco_results(found: Sequence[Detections], class_ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -175,12 +165,7 @@ def coco_annotations(
 
 def table_of(found: Sequence[Detections]) -> str:
     """Write boxes as comma-separated values; an image without boxes has one row with empty fields."""
-    text = io.StringIO()
-    rows = Results(found).table()
-    csv.writer(text, lineterminator="\n").writerows(
-        text_table(rows, score=4, left=2, top=2, right=2, bottom=2)
-    )
-    return text.getvalue()
+    return csv_text(text_table(Results(found).table(), score=4, left=2, top=2, right=2, bottom=2))
 
 
 def _remove_pictures(folder: Path, *, keep: Sequence[Path]) -> None:
