@@ -139,6 +139,30 @@ def test_classes_are_ordered_by_id_and_kept_without_boxes(tmp_path: Path) -> Non
     assert not (np.concatenate(raw.splits["train"].labels) == 0).any()
 
 
+@pytest.mark.parametrize(
+    ("above", "used", "kept"),
+    [
+        ("none", False, NAMES),  # as Roboflow writes it
+        ("none", True, ("shapes", *NAMES)),
+        ("things", False, ("shapes", *NAMES)),
+    ],
+)
+def test_the_class_that_names_all_others_is_left_out_without_boxes(
+    tmp_path: Path, above: str, used: bool, kept: tuple[str, ...]
+) -> None:
+    def change(content: Any) -> None:
+        for category in content["categories"]:
+            category["supercategory"] = "shapes"
+        content["categories"].insert(0, {"id": 0, "name": "shapes", "supercategory": above})
+        content["annotations"][0]["category_id"] *= not used
+
+    raw = read_changed(tmp_path, change)
+    assert raw.class_names == kept
+    assert [note.items for note in raw.findings if note.check == "group-class"] == [("shapes",)] * (
+        kept == NAMES
+    )
+
+
 def test_equal_class_names_are_told_apart(tmp_path: Path) -> None:
     raw = read_changed(tmp_path, lambda content: content["categories"].append({"id": 11, "name": "red"}))
     assert raw.class_names == (*NAMES, "red (11)")

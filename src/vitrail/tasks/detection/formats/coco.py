@@ -41,6 +41,7 @@ from vitrail.tasks.detection.assembly import (
     whole_number,
 )
 from vitrail.tasks.detection.dataset import RawBoxes
+from vitrail.tasks.detection.findings import finding
 
 KEYS = ("images", "annotations", "categories")
 EXPECTED = 'a JSON object with the lists "images", "annotations" and "categories", as COCO has it'
@@ -174,6 +175,12 @@ def _category_names(path: Path, entries: list[Any], names: dict[int, str]) -> fr
     return frozenset(own)
 
 
+def _group_names(entries: list[Mapping[str, Any]]) -> set[str]:
+    """Return the categories that stand for others, as Roboflow adds one: above them is "none"."""
+    above = {str(entry.get("supercategory")) for entry in entries}
+    return {str(entry["name"]) for entry in entries if entry.get("supercategory") == "none"} & above
+
+
 def _key(value: Any) -> str | None:
     """Normalise an image id to text, so that 7 and "7" are one; None if it is neither."""
     return str(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
@@ -210,6 +217,7 @@ def read(path: Path) -> RawBoxes:
         reading.note("unread-splits", relative_name(file, reading.root))
     names: dict[int, str] = {}
     ids: list[frozenset[int]] = []
+    groups: set[str] = set()
     for split, file in files.items():
         content = load_coco(file)
         if "annotations" not in content and len(files) > 1:  # such as image_info_test2017.json
@@ -218,6 +226,7 @@ def read(path: Path) -> RawBoxes:
         finder = ImageFinder(_image_folders(reading.root, file, split))
         reading.finders.append(finder)
         ids.append(_category_names(file, content["categories"], names))
+        groups |= _group_names(content["categories"])
         reading.annotated[split] = read_coco(file, content, finder, reading)
         if content["images"] and not reading.annotated[split]:
             raise _no_images(file, content["images"], reading)
@@ -227,6 +236,10 @@ def read(path: Path) -> RawBoxes:
             expected="a box for at least one image",
             remedy="Give the files of annotations, instances_*.json",
         )
+    used = {box.key for images in reading.annotated.values() for image in images for box in image.boxes}
+    for class_id in [each for each, name in names.items() if name in groups and each not in used]:
+        name = names.pop(class_id)
+        reading.findings.append(finding("group-class", [name], name=name))
     for class_id in sorted(set(names) - frozenset.intersection(*ids)):
         reading.note("class-lists-differ", names[class_id])
     return assemble(reading, Classes.of_ids(names, reading), box_format="xywh")
