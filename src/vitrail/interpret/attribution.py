@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.errors import ConfigError, check_name
-from vitrail.interpret.grids import spread_patches
+from vitrail.interpret.grids import fit_grid, spread_patches
 from vitrail.interpret.perturbation import cover, fill_images
 from vitrail.interpret.record import uncompiled
 from vitrail.interpret.relevance import class_relevance
@@ -47,7 +47,9 @@ class Attributions:
             ConfigError: there is no such method or class, the model does not support the method, or a package
                 is missing.
         """
-        label = self.label if class_name is None else self._number(class_name)
+        if class_name is not None:
+            check_name("class", class_name, self.class_names)
+        label = self.label if class_name is None else self.class_names.index(class_name)
         if (method, label) not in self._made:
             self._made[method, label] = self._compute(method, label).cpu()
         return self._made[method, label]
@@ -65,16 +67,6 @@ class Attributions:
         check_name("method", method, CLASS_METHODS)
         (found,) = by_gradients[method](self.model, self.image, labels)
         return spread_patches(found, fit_grid(tuple(found.shape), LONGEST_GRID))
-
-    def _number(self, class_name: str) -> int:
-        check_name("class", class_name, self.class_names)
-        return self.class_names.index(class_name)
-
-
-def fit_grid(size: tuple[int, int], longest: int) -> tuple[int, int]:
-    """Return the finest grid of square patches with at most ``longest`` to a side."""
-    side = -(-max(size) // longest)
-    return -(-size[0] // side), -(-size[1] // side)
 
 
 def gradient_input(

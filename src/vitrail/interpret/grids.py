@@ -57,6 +57,12 @@ def _shares(num_patches: int, num_others: int) -> Float[Tensor, "others patches"
     return belongs / belongs.sum(dim=0)
 
 
+def fit_grid(size: tuple[int, int], longest: int) -> tuple[int, int]:
+    """Return the finest grid of square patches with at most ``longest`` to a side."""
+    side = -(-max(size) // longest)
+    return -(-size[0] // side), -(-size[1] // side)
+
+
 def coarsen(recorded: AttentionMap, longest: int) -> AttentionMap:
     """Pool a map until no side of its grids exceeds ``longest``.
 
@@ -68,9 +74,9 @@ def coarsen(recorded: AttentionMap, longest: int) -> AttentionMap:
         longest: maximum number of rows and of columns.
     """
     assert recorded.grid is not None, "the keys are not of an image"
-    weights, grid = recorded.weights, _at_most(recorded.grid, longest)
+    weights, grid = recorded.weights, fit_grid(recorded.grid, longest)
     query_grid = recorded.query_grid
-    if query_grid is not None and query_grid != (joined := _at_most(query_grid, longest)):
+    if query_grid is not None and query_grid != (joined := fit_grid(query_grid, longest)):
         counts = spread_patches(torch.ones(query_grid, device=weights.device), joined).flatten()
         num_prefix = weights.shape[-2] - math.prod(query_grid)
         columns = _spread_rows(weights.transpose(-2, -1), query_grid, num_prefix, joined)
@@ -79,11 +85,6 @@ def coarsen(recorded: AttentionMap, longest: int) -> AttentionMap:
     if grid != recorded.grid:
         weights = _spread_rows(weights, recorded.grid, recorded.num_prefix, grid)
     return recorded._replace(weights=weights.contiguous(), grid=grid, query_grid=query_grid)
-
-
-def _at_most(grid: tuple[int, int], longest: int) -> tuple[int, int]:
-    side = -(-max(grid) // longest)
-    return -(-grid[0] // side), -(-grid[1] // side)
 
 
 def _spread_rows(

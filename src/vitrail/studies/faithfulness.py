@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vitrail.core.errors import ConfigError, DataError, check_name
 from vitrail.engines.loading import load_any
-from vitrail.interpret.attribution import LONGEST_COVERED, fit_grid
-from vitrail.interpret.grids import spread_patches
+from vitrail.interpret.attribution import LONGEST_COVERED
+from vitrail.interpret.grids import fit_grid, spread_patches
 from vitrail.interpret.perturbation import (
     FILLINGS,
     RANDOM,
