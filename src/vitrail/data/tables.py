@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError, missing_package, one_line
-from vitrail.data.file_places import is_image_name
+from vitrail.data.file_places import forms_of, is_image_name
 from vitrail.data.findings import Finding, about, counted
 from vitrail.data.splits import SplitName, leading_split, rows_by_split
 from vitrail.data.text.lines import GZIP_SUFFIX, REPLACEMENT, read_content, read_lines, split_lines
@@ -310,6 +310,23 @@ def content_of(cell: Any) -> Any:
     if isinstance(cell, Mapping):
         cell = cell.get("bytes") if cell.get("bytes") is not None else cell.get("path")
     return bytes(cell) if isinstance(cell, bytearray) else cell
+
+
+def image_of_cell(cell: Any, table: Path) -> Path | bytes | None:
+    """Return the file that a cell names, beside the table, or the bytes in it; None if there is neither."""
+    value = content_of(cell)
+    if isinstance(value, bytes):
+        return value
+    if value is None or not str(value).strip():
+        return None
+    if not isinstance(value, str):
+        raise DataError(
+            f"{table} holds images as {type(value).__name__}",
+            expected="paths of image files, or their bytes",
+            remedy="Store the images as encoded files (PNG, JPEG) in the table or beside it",
+        )
+    paths = [table.parent / Path(form).expanduser() for form in forms_of(value.strip())]
+    return next((path for path in paths if path.exists()), paths[0])
 
 
 def label_text(value: Any) -> str | None:

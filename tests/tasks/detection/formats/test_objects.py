@@ -274,7 +274,7 @@ def test_the_name_of_the_field_tells_the_format(tmp_path: Path) -> None:
             [{"picture_file": "scene1.png", "objects": {"bbox": [], "category": []}}],
             "has no column of images",
         ),
-        ([{"file_name": 3, "objects": {"bbox": [], "category": []}}], "is of type int"),
+        ([{"file_name": 3, "objects": {"bbox": [], "category": []}}], "holds images as int"),
     ],
 )
 def test_rows_that_cannot_be_used_are_explained(tmp_path: Path, rows: list[Any], given: str) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
-from vitrail.data.file_places import forms_of
 from vitrail.data.findings import Finding, about, number_of
 from vitrail.data.formats import Format, RawDataset
 from vitrail.data.hub_sets import INFO_FILE, HubSet, load_named, load_saved
@@ -24,8 +23,8 @@ from vitrail.data.tables import (
     Table,
     class_names_in,
     column_names,
-    content_of,
     find_column,
+    image_of_cell,
     join_parts,
     label_text,
     read_table,
@@ -118,7 +117,7 @@ def _rows_of(table: Table, image_named: str, label_named: str) -> _Rows:
     seen: Counter[str] = Counter()  # rows that repeat a file are numbered
     values = zip(table.columns[image_column], table.columns[label_column], table.names, strict=True)
     for index, (image, label, name) in enumerate(values):
-        content = _image_content(image, table.path)
+        content = image_of_cell(image, table.path)
         text = None if class_names and label == UNKNOWN_LABEL else label_text(label)
         if content is None or text is None:
             dropped.append(name)
@@ -225,22 +224,6 @@ def _name_labels(rows: Sequence[_Row], class_names: Sequence[str], path: Path) -
                 remedy="Correct the labels, or the class names stored in the file",
             )
     return [row._replace(label=named[row.label]) for row in rows]
-
-
-def _image_content(given: Any, table: Path) -> Path | bytes | None:
-    value = content_of(given)
-    if isinstance(value, bytes):
-        return value
-    if value is None or not str(value).strip():
-        return None
-    if not isinstance(value, str):
-        raise DataError(
-            f"{table} holds images as {type(value).__name__}",
-            expected="paths of image files, or their bytes",
-            remedy="Store the images as encoded files (PNG, JPEG) in the table or beside it",
-        )
-    paths = [table.parent / Path(form).expanduser() for form in forms_of(value.strip())]
-    return next((path for path in paths if path.exists()), paths[0])
 
 
 def read_by_name(name: str) -> RawDataset:

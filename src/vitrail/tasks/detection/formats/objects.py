@@ -24,8 +24,8 @@ from vitrail.data.tables import (
     IMAGE_COLUMNS,
     Table,
     column_fields,
-    content_of,
     find_column,
+    image_of_cell,
     join_parts,
     read_table,
     tables_of,
@@ -184,15 +184,7 @@ def _read_rows(
     column = find_column(list(columns), IMAGE_COLUMNS, "image", file)
     images, names, kept = [], [], []
     for row in rows:
-        image, called = content_of(columns[column][row]), table.names[row]
-        if image is not None and not isinstance(image, bytes | str):
-            raise DataError(
-                f"the cell {column!r} of row {row} of {file} is of type {type(image).__name__}",
-                expected="the bytes of an image file, or its path",
-                remedy="Store the images as encoded files (PNG, JPEG)",
-            )
-        if isinstance(image, str):
-            image = file.parent / image if image else None
+        image, called = image_of_cell(columns[column][row], file), table.names[row]
         if isinstance(image, Path) and root is not None:
             called = os.path.relpath(image, root)
         if image is None or (isinstance(image, Path) and not image.is_file()):
