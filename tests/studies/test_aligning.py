@@ -210,4 +210,4 @@ def test_the_command_prints_layers_tags_and_the_signature(
     assert "NOUN" in shown
     assert len(tree["tables"]["maps"]) == 18
     assert main([*arguments, "--merge-tokens", "2"]) == 2
-    assert "--alignments or --tags" in " ".join(capsys.readouterr().err.split())
+    assert "without --alignments and --tags" in " ".join(capsys.readouterr().err.split())

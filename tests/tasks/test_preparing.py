@@ -184,7 +184,7 @@ def test_a_model_too_large_for_the_budget_is_refused_before_it_is_built(
     image_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitrail.tasks.preparing.measure_matrix_products", lambda *_: 1e6)
-    monkeypatch.setattr("vitrail.tasks.classification.task.build_model", None)
+    monkeypatch.setattr("vitrail.tasks.contract.build_model", None)
     for budget_s, changes in ((60.0, NANO), (None, {**NANO, "data.image_size": 256})):
         with pytest.raises(
             ConfigError, match=r"enough for \d training steps?: one takes.*m, or a smaller .*data\.image_size"

@@ -13,7 +13,7 @@ from rich.text import Text
 from vitrail.cli import show
 from vitrail.cli.app import EXIT_USER_ERROR, Flag, Output, Settings, Texts, app, data_settings, read_names
 from vitrail.core.duration import format_duration, parse_duration
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import ConfigError, refuse
 
 if TYPE_CHECKING:
     from vitrail.tasks.training import OnPipelineEvent, PipelineEvent, TrainedRun
@@ -125,12 +125,8 @@ def evaluate(
     are_named = names is not None or names_file is not None
     chosen = read_names(names, names_file) if are_named else ()
     if alignments is not None or tags is not None:
-        if merge_tokens or template or are_named or figures:
-            raise ConfigError(
-                "--alignments or --tags was given with options of image models",
-                expected="a translator and sentence pairs",
-                remedy="Leave the other options out",
-            )
+        of_images = {"merge_tokens": merge_tokens or None, "template": template, "figures": figures}
+        refuse({**of_images, "names": are_named}, "a model of images, without --alignments and --tags")
         from vitrail.studies.aligning import measure_alignments
 
         report = measure_alignments(run, data, alignments=alignments, tags=tags, split=split or "test")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrail.core.durable import atomic_folder, check_replaceable
-from vitrail.core.errors import ConfigError, DataError, VitrailError
+from vitrail.core.errors import DataError, VitrailError
 from vitrail.engines.contract import first_line
 from vitrail.engines.export import comparison
 from vitrail.engines.export.formats import FORMATS, ExportFormat, Runner
@@ -22,7 +22,6 @@ from vitrail.engines.export.package import (
 )
 from vitrail.engines.export.tracing import LEAST_ROWS, Traced, free_size_multiple, is_detector, trace
 from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
-from vitrail.models.contract import DetectionModelConfig, ImageModelConfig
 
 OTHER_SIZES = ((2, 3), (5, 4))  # rows and columns of the last feature map, if image sizes are free
 
@@ -59,12 +58,11 @@ def export_model(
         : The package in the folder.
 
     Raises:
-        ConfigError: the model does not read images, a package is not installed, or the engine does not
+        ConfigError: a package is not installed, or the engine does not
             support the model.
         CheckpointError: outputs differ, or the folder cannot be replaced; nothing is written.
         DataError: int8 has no images to calibrate or to score with.
     """
-    check_reads_images(loaded)
     writer = FORMATS[export_format]
     writer.check(precision)
     check_export_folder(folder)
@@ -109,16 +107,6 @@ def export_model(
         )
         package.write(staged)
     return package.model_copy(update={"folder": folder})
-
-
-def check_reads_images(loaded: LoadedModel) -> None:
-    """Raise ConfigError unless the model is a classifier or a detector."""
-    if not isinstance(getattr(loaded.model, "config", None), ImageModelConfig | DetectionModelConfig):
-        raise ConfigError(
-            f"{loaded.model_settings.get('name', 'the model')} does not read images",
-            expected="a classifier of images or a detector",
-            remedy="Choose --format ctranslate2 for a translator",
-        )
 
 
 def check_export_folder(folder: Path) -> None:

@@ -24,6 +24,7 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig, ModelConfig
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
+from vitrail.tasks import contract
 from vitrail.tasks.captioning.choose import choose
 from vitrail.tasks.captioning.dataset import CaptionDataset, CaptionSplit
 from vitrail.tasks.captioning.doctor import check_captions, view_captions
@@ -36,22 +37,12 @@ from vitrail.tasks.captioning.samples import CaptionSource, keep_features
 from vitrail.tasks.captioning.scores import BLEU4, CaptionTables
 from vitrail.tasks.captioning.self_critical import SelfCriticalObjective
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
-from vitrail.tasks.contract import (
-    Choice,
-    ComparisonMetric,
-    ModelRequest,
-    Parts,
-    Scoring,
-    Settled,
-    Task,
-    sign_images,
-)
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
 
-class CaptioningTask(Task):
+class CaptioningTask(contract.Task):
     """The task ``captioning``; see ``vitrail.tasks.contract.Task``."""
 
     name = "captioning"
@@ -82,12 +73,12 @@ class CaptioningTask(Task):
         return open_captions(data.source, settings=data)
 
     def choose(
-        self, dataset: CaptionDataset, asked: CaptionExperiment, request: ModelRequest
-    ) -> tuple[Experiment, list[Choice]]:
+        self, dataset: CaptionDataset, asked: CaptionExperiment, request: contract.ModelRequest
+    ) -> tuple[Experiment, list[contract.Choice]]:
         start = load_start_or_encoder(asked.weights, request.get("encoder"), task=self.name)
         return choose(dataset, inspect_machine(), request, start=start, asked=asked)
 
-    def settle(self, experiment: CaptionExperiment, dataset: CaptionDataset) -> Settled:
+    def settle(self, experiment: CaptionExperiment, dataset: CaptionDataset) -> contract.Settled:
         """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""
         start = load_start_or_encoder(experiment.weights, experiment.model.encoder, task=self.name)
         if start.whole is not None:
@@ -99,11 +90,11 @@ class CaptioningTask(Task):
         fitting: dict[str, Any] = {"model.vocabulary_size": vocabulary.size}
         if start.whole is None:
             fitting["model.image_size"] = experiment.data.image_size
-        return Settled(experiment.with_changes(fitting), files)
+        return contract.Settled(experiment.with_changes(fitting), files)
 
     def assemble(
         self, experiment: CaptionExperiment, dataset: CaptionDataset, files: Mapping[str, bytes]
-    ) -> Parts:
+    ) -> contract.Parts:
         data, train, settings = experiment.data, experiment.train, experiment.task
         start = load_start_or_encoder(experiment.weights, experiment.model.encoder, task=self.name)
         vocabulary = vocabulary_from_files(files)
@@ -138,7 +129,7 @@ class CaptioningTask(Task):
             )
         else:
             objective = CaptionObjective(vocabulary, preprocessing, settings, augment=augment)
-        return Parts(
+        return contract.Parts(
             dataset=dataset,
             objective=objective,
             final_objective=CaptionObjective(
@@ -156,21 +147,21 @@ class CaptioningTask(Task):
         assert isinstance(preprocessing, CaptionPreprocessing)
         chosen = dataset.splits[split]
         references = {"references": f"{chosen.num_captions / max(len(chosen), 1):.1f} an image"}
-        return dataset.sign(split) | references | sign_images(preprocessing.images)
+        return dataset.sign(split) | references | contract.sign_images(preprocessing.images)
 
-    def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> Scoring:
+    def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> contract.Scoring:
         """Decode as the run was scored."""
         preprocessing = CaptionPreprocessing.from_tree(loaded.preprocessing)
         vocabulary = vocabulary_from_files(loaded.files)
         settings = CaptionSettings.from_tree(loaded.about.get("task", {}))
-        return Scoring(
+        return contract.Scoring(
             CaptionObjective(vocabulary, preprocessing, settings, beam_size=settings.beam_size),
             CaptionSource(dataset.splits[split], vocabulary, preprocessing),
             self.sign(dataset, split, preprocessing),
             self.evaluation_batch,
         )
 
-    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+    def write_page(self, path: Path, loaded: LoadedModel, parts: contract.Parts, record: RunRecord) -> None:
         tables = CaptionTables.from_tree(record.report.tables)
         split = parts.dataset.test
         write_caption_report(path, record, split, explain_examples(Captioner(loaded), split, tables))
@@ -180,7 +171,7 @@ class CaptioningTask(Task):
     ) -> WrittenExplanations:
         return explain_caption_files(Captioner(loaded), inputs, options)
 
-    def comparison_metric(self, source: str) -> ComparisonMetric:
+    def comparison_metric(self, source: str) -> contract.ComparisonMetric:
         return BLEU4
 
 

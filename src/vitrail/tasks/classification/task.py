@@ -21,6 +21,7 @@ from vitrail.engines.loading import load_start
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
+from vitrail.tasks import contract
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.choose import choose, choose_mixing, describe_situation
 from vitrail.tasks.classification.doctor import check as check_images
@@ -32,19 +33,6 @@ from vitrail.tasks.classification.predictor import Predictor, classify_files
 from vitrail.tasks.classification.published_scores import as_published, check_published
 from vitrail.tasks.classification.report import conclude_classes, report_pictures, write_report
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
-from vitrail.tasks.contract import (
-    Choice,
-    ComparisonMetric,
-    ModelRequest,
-    Parts,
-    Scoring,
-    Settled,
-    Task,
-    build_model,
-    check_num_classes,
-    match_classes,
-    sign_images,
-)
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
 from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
@@ -52,7 +40,7 @@ from vitrail.train.settings import Experiment
 IMAGENET_CLASSES = 1000
 
 
-class ClassificationTask(Task):
+class ClassificationTask(contract.Task):
     """The task ``classification``; see ``vitrail.tasks.contract.Task``."""
 
     name = "classification"
@@ -85,8 +73,8 @@ class ClassificationTask(Task):
         return open_dataset(data.source, settings=data)
 
     def choose(
-        self, dataset: ImageDataset, asked: ClassificationExperiment, request: ModelRequest
-    ) -> tuple[Experiment, list[Choice]]:
+        self, dataset: ImageDataset, asked: ClassificationExperiment, request: contract.ModelRequest
+    ) -> tuple[Experiment, list[contract.Choice]]:
         situation = describe_situation(dataset, inspect_machine())
         pretrained = load_start(asked.weights, request.name, task=self.name)
         return choose(situation, request, seed=0, pretrained=pretrained, asked=asked)
@@ -95,9 +83,9 @@ class ClassificationTask(Task):
         self,
         experiment: ClassificationExperiment,
         asked: ClassificationExperiment,
-        parts: Parts,
+        parts: contract.Parts,
         epochs: float,
-    ) -> tuple[Experiment, Parts, list[Choice]]:
+    ) -> tuple[Experiment, contract.Parts, list[contract.Choice]]:
         is_upright = parts.dataset.upright
         augment, choices = choose_mixing(experiment.augment, epochs, is_upright=is_upright)
         augment = augment.with_given(asked.augment)
@@ -109,20 +97,20 @@ class ClassificationTask(Task):
             choices,
         )
 
-    def settle(self, experiment: ClassificationExperiment, dataset: ImageDataset) -> Settled:
+    def settle(self, experiment: ClassificationExperiment, dataset: ImageDataset) -> contract.Settled:
         """Fit the model's positions to the final input size, and check its settings.
 
         Learned positions keep their grid; the model interpolates them.
         """
         if experiment.weights is None:
             experiment = experiment.with_changes({"model.image_size": experiment.data.image_size})
-        return Settled(experiment, {})
+        return contract.Settled(experiment, {})
 
     def assemble(
         self, experiment: ClassificationExperiment, dataset: ImageDataset, files: Mapping[str, bytes]
-    ) -> Parts:
+    ) -> contract.Parts:
         data, train = experiment.data, experiment.train
-        check_num_classes(experiment, dataset)
+        contract.check_num_classes(experiment, dataset)
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         labelled, targets, task = dataset.train, None, experiment.task
         if task.teacher is not None and task.unlabelled is not None:
@@ -142,8 +130,8 @@ class ClassificationTask(Task):
             targets=targets,
             with_class_mean=self.headline_of(dataset) == "mean_per_class_accuracy",
         )
-        model = build_model(experiment, pretrained)
-        return Parts(
+        model = contract.build_model(experiment, pretrained)
+        return contract.Parts(
             dataset=dataset,
             objective=objective,
             final_objective=objective,
@@ -158,13 +146,13 @@ class ClassificationTask(Task):
 
     def sign(self, dataset: ImageDataset, split: str, preprocessing: Config) -> dict[str, str]:
         assert isinstance(preprocessing, Preprocessing)
-        return dataset.sign(split) | sign_images(preprocessing)
+        return dataset.sign(split) | contract.sign_images(preprocessing)
 
-    def score(self, loaded: LoadedModel, dataset: ImageDataset, split: str) -> Scoring:
+    def score(self, loaded: LoadedModel, dataset: ImageDataset, split: str) -> contract.Scoring:
         """Match the classes by name."""
         preprocessing = Preprocessing.from_tree(loaded.preprocessing)
         labelled = _match_classes(dataset, dataset.splits[split], loaded.class_names)
-        return Scoring(
+        return contract.Scoring(
             ClassificationObjective(len(loaded.class_names), preprocessing),
             ImageSource(labelled, preprocessing),
             self.sign(dataset, split, preprocessing),
@@ -182,7 +170,7 @@ class ClassificationTask(Task):
     def export_objective(self, loaded: LoadedModel) -> ClassificationObjective:
         return ClassificationObjective(len(loaded.class_names), Preprocessing.from_tree(loaded.preprocessing))
 
-    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+    def write_page(self, path: Path, loaded: LoadedModel, parts: contract.Parts, record: RunRecord) -> None:
         pictures = report_pictures(loaded, parts.test, parts.dataset.test, record.report)
         write_report(path, record, *pictures)
 
@@ -191,7 +179,7 @@ class ClassificationTask(Task):
     ) -> WrittenExplanations:
         return explain_files(Predictor(loaded).explain, inputs, options)
 
-    def sample_data(self, loaded: LoadedModel, source: str) -> tuple[Scoring, str]:
+    def sample_data(self, loaded: LoadedModel, source: str) -> tuple[contract.Scoring, str]:
         """Any images, with labels or not: classes do not matter to attention."""
         path = Path(source)
         is_pattern = glob.has_magic(source) and not path.exists()
@@ -204,12 +192,14 @@ class ClassificationTask(Task):
         preprocessing = Preprocessing.from_tree(loaded.preprocessing)
         unlabelled = ImageSplit(images, np.zeros(len(names), dtype=np.int64), names)
         objective = ClassificationObjective(len(loaded.class_names), preprocessing)
-        return Scoring(objective, ImageSource(unlabelled, preprocessing), {}, self.evaluation_batch), what
+        return contract.Scoring(
+            objective, ImageSource(unlabelled, preprocessing), {}, self.evaluation_batch
+        ), what
 
     def image_encoder(self, loaded: LoadedModel) -> nn.Module:
         return loaded.model
 
-    def comparison_metric(self, source: str) -> ComparisonMetric:
+    def comparison_metric(self, source: str) -> contract.ComparisonMetric:
         from vitrail.tasks.classification.comparing import comparison_metric
 
         return comparison_metric(source)
@@ -235,4 +225,4 @@ def _match_classes(dataset: ImageDataset, split: ImageSplit, class_names: list[s
     num_classes = {len(dataset.class_names), len(class_names), benchmark.num_classes if benchmark else 0}
     if num_classes == {IMAGENET_CLASSES} and not set(dataset.class_names) <= set(class_names):
         return split  # the order of ImageNet's classes is universal, whatever their names
-    return ImageSplit(split.images, match_classes(dataset, class_names)[split.labels], split.names)
+    return ImageSplit(split.images, contract.match_classes(dataset, class_names)[split.labels], split.names)

@@ -22,20 +22,10 @@ from vitrail.engines.loading import load_start
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ImageTextModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
+from vitrail.tasks import contract
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.doctor import check_captions, view_captions
 from vitrail.tasks.captioning.opening import open_captions
-from vitrail.tasks.contract import (
-    Choice,
-    ModelRequest,
-    Parts,
-    Scoring,
-    Sentences,
-    Settled,
-    Task,
-    build_model,
-    sign_images,
-)
 from vitrail.tasks.contrastive.choose import choose
 from vitrail.tasks.contrastive.objective import ContrastiveObjective
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
@@ -49,7 +39,7 @@ from vitrail.train.objective import Objective
 from vitrail.train.settings import Experiment
 
 
-class ContrastiveTask(Task):
+class ContrastiveTask(contract.Task):
     """The task ``contrastive``; see ``vitrail.tasks.contract.Task``."""
 
     name = "contrastive"
@@ -78,16 +68,16 @@ class ContrastiveTask(Task):
         return open_captions(data.source, settings=data)
 
     def choose(
-        self, dataset: CaptionDataset, asked: ContrastiveExperiment, request: ModelRequest
-    ) -> tuple[Experiment, list[Choice]]:
+        self, dataset: CaptionDataset, asked: ContrastiveExperiment, request: contract.ModelRequest
+    ) -> tuple[Experiment, list[contract.Choice]]:
         pretrained = load_start(asked.weights, request.name, task=self.name)
         return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
-    def settle(self, experiment: ContrastiveExperiment, dataset: CaptionDataset) -> Settled:
+    def settle(self, experiment: ContrastiveExperiment, dataset: CaptionDataset) -> contract.Settled:
         """Learn the vocabulary or take that of the weights; set vocabulary and image size of the model."""
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         if pretrained is not None:
-            return Settled(experiment, dict(pretrained.files))
+            return contract.Settled(experiment, dict(pretrained.files))
         data = experiment.data
         prepare = ImageTextPreprocessing(image_size=data.image_size, lower_case=data.lower_case).prepare
         texts = [text for captions in dataset.train.captions for text in captions]
@@ -99,15 +89,15 @@ class ContrastiveTask(Task):
             "model.begin_id": subwords.begin_id,
             "model.end_id": subwords.end_id,
         }
-        return Settled(experiment.with_changes(fitting), vocabulary_to_files(subwords))
+        return contract.Settled(experiment.with_changes(fitting), vocabulary_to_files(subwords))
 
     def assemble(
         self, experiment: ContrastiveExperiment, dataset: CaptionDataset, files: Mapping[str, bytes]
-    ) -> Parts:
+    ) -> contract.Parts:
         train, subwords = experiment.train, vocabulary_from_files(files)
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         preprocessing = _prepare_preprocessing(experiment.data, dataset, pretrained)
-        model = build_model(experiment, pretrained)
+        model = contract.build_model(experiment, pretrained)
         source = partial(
             ImageTextSource,
             subwords=subwords,
@@ -115,7 +105,7 @@ class ContrastiveTask(Task):
             max_length=experiment.model.max_length,
         )
         objective = ContrastiveObjective(preprocessing, experiment.augment, pad_id=subwords.pad_id)
-        return Parts(
+        return contract.Parts(
             dataset=dataset,
             objective=objective,
             final_objective=objective,
@@ -132,29 +122,29 @@ class ContrastiveTask(Task):
         assert isinstance(preprocessing, ImageTextPreprocessing)
         searched = dataset.splits[split]
         among = {"among": f"{len(searched)} images with {searched.num_captions} captions"}
-        return dataset.sign(split) | among | sign_images(preprocessing)
+        return dataset.sign(split) | among | contract.sign_images(preprocessing)
 
-    def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> Scoring:
+    def score(self, loaded: LoadedModel, dataset: CaptionDataset, split: str) -> contract.Scoring:
         preprocessing = ImageTextPreprocessing.from_tree(loaded.preprocessing)
         subwords = vocabulary_from_files(loaded.files)
         longest: int = loaded.config.max_length
-        return Scoring(
+        return contract.Scoring(
             ContrastiveObjective(preprocessing, pad_id=subwords.pad_id),
             ImageTextSource(dataset.splits[split], subwords, preprocessing, max_length=longest),
             self.sign(dataset, split, preprocessing),
             self.evaluation_batch,
         )
 
-    def task_to_score(self, loaded: LoadedModel, source: str, sentences: Sentences) -> Task:
+    def task_to_score(self, loaded: LoadedModel, source: str, sentences: contract.Sentences) -> contract.Task:
         """Return classification for labelled images, which a CLIP classifies zero-shot."""
         return classes_to_score(source) or super().task_to_score(loaded, source, sentences)
 
     def adapt(
-        self, loaded: LoadedModel, dataset: ImageDataset, sentences: Sentences
+        self, loaded: LoadedModel, dataset: ImageDataset, sentences: contract.Sentences
     ) -> tuple[LoadedModel, dict[str, str]]:
         return by_names(loaded, dataset.class_names, sentences)
 
-    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+    def write_page(self, path: Path, loaded: LoadedModel, parts: contract.Parts, record: RunRecord) -> None:
         write_retrieval_report(path, record, find_examples(loaded, parts.dataset.test))
 
     def explain(

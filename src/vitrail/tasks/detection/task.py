@@ -15,19 +15,7 @@ from vitrail.engines.loading import Start, load_start_or_encoder
 from vitrail.models.checkpoint import CLASS_IDS_FILE, LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.contract import (
-    Choice,
-    ComparisonMetric,
-    ModelRequest,
-    Parts,
-    Scoring,
-    Settled,
-    Task,
-    build_model,
-    check_num_classes,
-    match_classes,
-    sign_images,
-)
+from vitrail.tasks import contract
 from vitrail.tasks.detection.choose import choose
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.detections import ConfidenceThreshold, own_threshold
@@ -57,7 +45,7 @@ from vitrail.train.settings import Experiment
 WORST, EXAMPLES = 12, 6  # images with the most errors, typical and best ones, of a report
 
 
-class DetectionTask(Task):
+class DetectionTask(contract.Task):
     """The task ``detection``, as ``vitrail.tasks.contract.Task`` describes it."""
 
     name = "detection"
@@ -90,33 +78,33 @@ class DetectionTask(Task):
         return open_boxes(data.source, settings=data)
 
     def choose(
-        self, dataset: BoxDataset, asked: DetectionExperiment, request: ModelRequest
-    ) -> tuple[Experiment, list[Choice]]:
+        self, dataset: BoxDataset, asked: DetectionExperiment, request: contract.ModelRequest
+    ) -> tuple[Experiment, list[contract.Choice]]:
         start = load_start_or_encoder(asked.weights, request.get("backbone") or request.name, task=self.name)
         return choose(dataset, inspect_machine(), request, start=start, asked=asked)
 
-    def settle(self, experiment: DetectionExperiment, dataset: BoxDataset) -> Settled:
+    def settle(self, experiment: DetectionExperiment, dataset: BoxDataset) -> contract.Settled:
         """Build the model for the size of its images, and record the class ids of the data."""
         import_coco_eval()  # without it, validations would fail later
         if experiment.weights is None:
             experiment = experiment.with_changes({"model.image_size": experiment.data.image_size})
-        return Settled(experiment, {CLASS_IDS_FILE: json.dumps(dataset.class_ids).encode()})
+        return contract.Settled(experiment, {CLASS_IDS_FILE: json.dumps(dataset.class_ids).encode()})
 
     def assemble(
         self, experiment: DetectionExperiment, dataset: BoxDataset, files: Mapping[str, bytes]
-    ) -> Parts:
+    ) -> contract.Parts:
         data, train = experiment.data, experiment.train
-        check_num_classes(experiment, dataset)
+        contract.check_num_classes(experiment, dataset)
         config: Any = experiment.model
         start = load_start_or_encoder(experiment.weights, config.backbone or config.name, task=self.name)
         preprocessing = _prepare_preprocessing(data, dataset, start)
-        model = build_model(experiment, start.whole)
+        model = contract.build_model(experiment, start.whole)
         if start.encoder is not None:
             model.backbone.take_weights(start.encoder.model)
         objective = DetectionObjective(
             len(dataset.class_names), preprocessing, experiment.task, scoring=config.scoring
         )
-        return Parts(
+        return contract.Parts(
             dataset=dataset,
             objective=objective,
             final_objective=objective,
@@ -131,16 +119,16 @@ class DetectionTask(Task):
 
     def sign(self, dataset: BoxDataset, split: str, preprocessing: Config) -> dict[str, str]:
         assert isinstance(preprocessing, BoxPreprocessing)
-        return dataset.sign(split) | sign_images(preprocessing)
+        return dataset.sign(split) | contract.sign_images(preprocessing)
 
-    def score(self, loaded: LoadedModel, dataset: BoxDataset, split: str) -> Scoring:
+    def score(self, loaded: LoadedModel, dataset: BoxDataset, split: str) -> contract.Scoring:
         """Match the classes by name."""
         preprocessing = BoxPreprocessing.from_tree(loaded.preprocessing)
-        given, label_of = dataset.splits[split], match_classes(dataset, loaded.class_names)
+        given, label_of = dataset.splits[split], contract.match_classes(dataset, loaded.class_names)
         labels = [label_of[numbers] for numbers in given.labels]
         source = BoxSource(replace(given, labels=labels), preprocessing)
         signature = self.sign(dataset, split, preprocessing)
-        return Scoring(self.export_objective(loaded), source, signature, self.evaluation_batch)
+        return contract.Scoring(self.export_objective(loaded), source, signature, self.evaluation_batch)
 
     def export_objective(self, loaded: LoadedModel) -> DetectionObjective:
         config: Any = loaded.model.config
@@ -151,7 +139,7 @@ class DetectionTask(Task):
             threshold=ConfidenceThreshold(own_threshold(loaded.about), "the model's own"),
         )
 
-    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+    def write_page(self, path: Path, loaded: LoadedModel, parts: contract.Parts, record: RunRecord) -> None:
         tables, detector = DetectionTables.from_tree(record.report.tables), Detector(loaded)
         chosen = {
             "worst": [outcome.index for outcome in tables.worst[:WORST]],
@@ -168,7 +156,7 @@ class DetectionTask(Task):
             further=SetFigures(detector, parts.final_objective, parts.test, tables).sections(),
         )
 
-    def draw_scored(self, path: Path, loaded: LoadedModel, scoring: Scoring, report: Report) -> None:
+    def draw_scored(self, path: Path, loaded: LoadedModel, scoring: contract.Scoring, report: Report) -> None:
         tables = DetectionTables.from_tree(report.tables)
         SetFigures(Detector(loaded), scoring.objective, scoring.source, tables).write(path)
 
@@ -179,7 +167,7 @@ class DetectionTask(Task):
         threshold = detector.threshold_of(options.threshold)
         return explain_files(lambda path: detector.explain(path, threshold=threshold), inputs, options)
 
-    def comparison_metric(self, source: str) -> ComparisonMetric:
+    def comparison_metric(self, source: str) -> contract.ComparisonMetric:
         from vitrail.tasks.detection.comparing import AVERAGE_PRECISION
 
         return AVERAGE_PRECISION

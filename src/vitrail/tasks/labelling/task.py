@@ -15,21 +15,9 @@ from vitrail.engines.loading import load_start
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import LabellingModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
+from vitrail.tasks import contract
 from vitrail.tasks.classification.comparing import Accuracy
 from vitrail.tasks.classification.report import conclude_classes
-from vitrail.tasks.contract import (
-    Choice,
-    ComparisonMetric,
-    Diagnosis,
-    ModelRequest,
-    Parts,
-    Scoring,
-    Settled,
-    Task,
-    build_model,
-    check_num_classes,
-    match_classes,
-)
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_texts
 from vitrail.tasks.labelling.choose import choose
 from vitrail.tasks.labelling.dataset import TextDataset, TextSplit
@@ -57,7 +45,7 @@ class TextAccuracy(Accuracy):
         return {} if "model.name" in settings else {"model.positions": "sinusoidal"}
 
 
-class LabellingTask(Task):
+class LabellingTask(contract.Task):
     """The task ``labelling``; see ``vitrail.tasks.contract.Task``."""
 
     name = "labelling"
@@ -86,29 +74,31 @@ class LabellingTask(Task):
         return open_texts(data.source, settings=data)
 
     def choose(
-        self, dataset: TextDataset, asked: LabellingExperiment, request: ModelRequest
-    ) -> tuple[Experiment, list[Choice]]:
+        self, dataset: TextDataset, asked: LabellingExperiment, request: contract.ModelRequest
+    ) -> tuple[Experiment, list[contract.Choice]]:
         pretrained = load_start(asked.weights, request.name, task=self.name)
         return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
-    def settle(self, experiment: LabellingExperiment, dataset: TextDataset) -> Settled:
+    def settle(self, experiment: LabellingExperiment, dataset: TextDataset) -> contract.Settled:
         """Learn the subwords, or take those of the weights, and set what depends on them."""
         data = experiment.data
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         if pretrained is not None:
             most = min(data.max_length, experiment.model.max_length)
-            return Settled(experiment.with_changes({"data.max_length": most}), dict(pretrained.files))
+            return contract.Settled(
+                experiment.with_changes({"data.max_length": most}), dict(pretrained.files)
+            )
         texts = [dataset.train.text(index) for index in range(len(dataset.train))]
         prepared = TextPreprocessing(lower_case=data.lower_case).prepare(texts)
         vocabulary = SentencePieceSubwords.train(prepared, size=data.vocabulary_size, kind=data.subwords)
         changes = {"model.vocabulary_size": vocabulary.size, "model.max_length": data.max_length}
-        return Settled(experiment.with_changes(changes), vocabulary_to_files(vocabulary))
+        return contract.Settled(experiment.with_changes(changes), vocabulary_to_files(vocabulary))
 
     def assemble(
         self, experiment: LabellingExperiment, dataset: TextDataset, files: Mapping[str, bytes]
-    ) -> Parts:
+    ) -> contract.Parts:
         data = experiment.data
-        check_num_classes(experiment, dataset)
+        contract.check_num_classes(experiment, dataset)
         _check_labels(dataset, experiment.model.labels)
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         # published weights have their own rule of lower case
@@ -123,11 +113,11 @@ class LabellingTask(Task):
         sources = {
             name: TextSource(split, vocabulary, preprocessing) for name, split in dataset.splits.items()
         }
-        return Parts(
+        return contract.Parts(
             dataset=dataset,
             objective=objective,
             final_objective=objective,
-            model=build_model(experiment, pretrained),
+            model=contract.build_model(experiment, pretrained),
             train=sources["train"],
             validation=sources["validation"],
             test=sources["test"],
@@ -142,25 +132,25 @@ class LabellingTask(Task):
         read = f"{dataset.labels}{case}, first {preprocessing.max_length} subwords"
         return {**dataset.sign(split), "input": read}
 
-    def score(self, loaded: LoadedModel, dataset: TextDataset, split: str) -> Scoring:
+    def score(self, loaded: LoadedModel, dataset: TextDataset, split: str) -> contract.Scoring:
         """Match the classes by name."""
         preprocessing = TextPreprocessing.from_tree(loaded.preprocessing)
         _check_labels(dataset, preprocessing.labels)
         vocabulary = vocabulary_from_files(loaded.files)
-        numbers, part = match_classes(dataset, loaded.class_names), dataset.splits[split]
+        numbers, part = contract.match_classes(dataset, loaded.class_names), dataset.splits[split]
         matched = TextSplit(part.parts, tuple(numbers[labels] for labels in part.labels), part.names)
-        return Scoring(
+        return contract.Scoring(
             LabellingObjective(loaded.class_names, vocabulary, preprocessing),
             TextSource(matched, vocabulary, preprocessing),
             self.sign(dataset, split, preprocessing),
             self.evaluation_batch,
         )
 
-    def conclude(self, report: Report) -> Diagnosis:
+    def conclude(self, report: Report) -> contract.Diagnosis:
         labels = report.signature["input"].partition(",")[0]
         return conclude_classes(report, things=f"{THINGS[labels]}s")
 
-    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+    def write_page(self, path: Path, loaded: LoadedModel, parts: contract.Parts, record: RunRecord) -> None:
         test, labeller = parts.dataset.test, Labeller(loaded)
         texts = [
             text for text in map(test.text, range(len(test))) if len(text.split()) <= MAX_EXPLAINED_WORDS
@@ -178,7 +168,7 @@ class LabellingTask(Task):
         labeller = Labeller(loaded)
         return explain_texts(lambda text: explain_text(labeller, text), inputs, options)
 
-    def comparison_metric(self, source: str) -> ComparisonMetric | None:
+    def comparison_metric(self, source: str) -> contract.ComparisonMetric | None:
         return TextAccuracy()
 
 

@@ -13,16 +13,7 @@ from vitrail.engines.loading import load_start
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import ModelConfig, TranslationModelConfig
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.contract import (
-    Choice,
-    ComparisonMetric,
-    ModelRequest,
-    Parts,
-    Scoring,
-    Settled,
-    Task,
-    build_model,
-)
+from vitrail.tasks import contract
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_texts
 from vitrail.tasks.translation.choose import choose
 from vitrail.tasks.translation.dataset import PairDataset
@@ -39,7 +30,7 @@ from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
 
-class TranslationTask(Task):
+class TranslationTask(contract.Task):
     """The task ``translation``; see ``vitrail.tasks.contract.Task``."""
 
     name = "translation"
@@ -73,12 +64,12 @@ class TranslationTask(Task):
         return open_pairs(data.source, settings=data)
 
     def choose(
-        self, dataset: PairDataset, asked: TranslationExperiment, request: ModelRequest
-    ) -> tuple[Experiment, list[Choice]]:
+        self, dataset: PairDataset, asked: TranslationExperiment, request: contract.ModelRequest
+    ) -> tuple[Experiment, list[contract.Choice]]:
         pretrained = load_start(asked.weights, request.name, task=self.name)
         return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
-    def settle(self, experiment: TranslationExperiment, dataset: PairDataset) -> Settled:
+    def settle(self, experiment: TranslationExperiment, dataset: PairDataset) -> contract.Settled:
         """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         if pretrained is None:
@@ -90,18 +81,18 @@ class TranslationTask(Task):
             "model.source_vocabulary_size": vocabulary.source.size,
             "model.target_vocabulary_size": vocabulary.target.size,
         }
-        return Settled(experiment.with_changes(sizes), files)
+        return contract.Settled(experiment.with_changes(sizes), files)
 
     def assemble(
         self, experiment: TranslationExperiment, dataset: PairDataset, files: Mapping[str, bytes]
-    ) -> Parts:
+    ) -> contract.Parts:
         data, settings = experiment.data, experiment.task
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         preprocessing = _preprocessing(data, dataset)
         if pretrained is not None:
             preprocessing = PairPreprocessing.from_tree(pretrained.preprocessing)
         vocabulary = PairVocabulary.from_files(files)
-        model = build_model(experiment, pretrained)
+        model = contract.build_model(experiment, pretrained)
         source = PairSource(
             dataset.train,
             vocabulary,
@@ -110,7 +101,7 @@ class TranslationTask(Task):
             subword_dropout=data.subword_dropout,
         )
         objective = TranslationObjective(vocabulary, preprocessing, label_smoothing=settings.label_smoothing)
-        return Parts(
+        return contract.Parts(
             dataset=dataset,
             objective=objective,
             final_objective=TranslationObjective(vocabulary, preprocessing, search=settings.search),
@@ -129,19 +120,19 @@ class TranslationTask(Task):
             "input": f"{'-'.join(dataset.languages)} {text}{' lower-cased' * preprocessing.lower_case}",
         }
 
-    def score(self, loaded: LoadedModel, dataset: PairDataset, split: str) -> Scoring:
+    def score(self, loaded: LoadedModel, dataset: PairDataset, split: str) -> contract.Scoring:
         """Decode as the run was scored, and as the default of translating."""
         preprocessing = PairPreprocessing.from_tree(loaded.preprocessing)
         vocabulary = PairVocabulary.from_files(loaded.files)
         settings = TranslationSettings.from_tree(loaded.about.get("task", {}))
-        return Scoring(
+        return contract.Scoring(
             TranslationObjective(vocabulary, preprocessing, search=settings.search),
             PairSource(dataset.splits[split], vocabulary, preprocessing),
             self.sign(dataset, split, preprocessing),
             self.evaluation_batch,
         )
 
-    def write_page(self, path: Path, loaded: LoadedModel, parts: Parts, record: RunRecord) -> None:
+    def write_page(self, path: Path, loaded: LoadedModel, parts: contract.Parts, record: RunRecord) -> None:
         tables = TranslationTables.from_tree(record.report.tables)
         write_translation_report(path, record, explain_examples(Translator(loaded), tables))
 
@@ -161,7 +152,7 @@ class TranslationTask(Task):
             options,
         )
 
-    def comparison_metric(self, source: str) -> ComparisonMetric:
+    def comparison_metric(self, source: str) -> contract.ComparisonMetric:
         return BLEU
 
 
