@@ -52,6 +52,7 @@ def stratified_split(
 
 
 SplitName = Literal["train", "validation", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
 SPLIT_NAMES: dict[str, SplitName] = {
     "train": "train",

@@ -29,25 +29,10 @@ def open_captions(source: str | os.PathLike[str], *, settings: DataSettings | No
 
     Raises:
         DataError: there is nothing of that name, its format is unknown, or it cannot be used.
-
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for i in range(10):
-    ...         Image.new("RGB", (7, 5), (i, 0, 0)).save(f"{folder}/{i}.png")
-    ...     rows = "image,caption\\n" + "".join(f"{i}.png,{i} dogs\\n{i}.png,dogs\\n" for i in range(10))
-    ...     _ = Path(folder, "captions.csv").write_text(rows)
-    ...     dataset = open_captions(folder)
-    >>> dataset.format, len(dataset.train), len(dataset.validation), len(dataset.test)
-    ('table of captions', 7, 1, 2)
     """
     text = os.fspath(source)
     raw, format_name = locate(text, read=_read_path, read_by_name=read_by_name)
-    divided = divide(
-        raw.splits,
-        raw.findings,
-        settings or DataSettings(source=text),
-    )
+    divided = divide(raw.splits, raw.findings, settings or DataSettings(source=text))
     return CaptionDataset(source=text, format=format_name, **divided)
 
 

@@ -12,13 +12,12 @@ from vitrail.core.errors import DataError
 from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import Finding
 from vitrail.data.formats import RawDataset, damaged
-from vitrail.data.splits import SplitName
+from vitrail.data.splits import SPLITS
 from vitrail.tasks.classification.benchmarks import Benchmark, benchmark_of
 from vitrail.tasks.classification.formats import read_path
 
 REAL_FILE = "real.json"
 NUM_VALIDATION = 50_000  # ReaL labels, one list per validation image of ImageNet
-SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
 
 def read_benchmark(source: str) -> RawDataset:

@@ -45,9 +45,6 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
         source: a folder, a file, a built-in name (digits, fashion-mnist, mnist5k), a benchmark as ``NAME`` or
             ``NAME:FOLDER``, or a Hugging Face name.
         settings: fractions and seed of missing splits; its ``source`` and ``image_size`` are not read here.
-
-    Raises:
-        DataError: there is nothing of that name, its format is unknown, or it cannot be used.
     """
     text = os.fspath(check_place(source))
     dataset = open_to_score(text, settings=settings)

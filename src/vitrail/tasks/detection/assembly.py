@@ -80,9 +80,10 @@ class Reading:
     def add_box(
         self, image: AnnotatedImage, numbers: Any, key: int | str | None, called: str, **facts: Any
     ) -> None:
-        """Add a box, or note under the given name that it is not a class and four finite numbers."""
+        """Add a box, of numbers or their texts; note one without a class and four finite numbers."""
         is_box = isinstance(numbers, Sequence | np.ndarray) and not isinstance(numbers, str | bytes)
-        finite = finite_numbers(numbers) if is_box and len(numbers) == 4 else None
+        numbers = [as_number(each) if isinstance(each, str) else each for each in numbers] if is_box else ()
+        finite = finite_numbers(numbers) if len(numbers) == 4 else None
         if finite is None or key is None or key == "":
             self.note("malformed-boxes", called)
             image.num_malformed += 1

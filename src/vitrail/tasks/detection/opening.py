@@ -40,23 +40,6 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
 
     Raises:
         DataError: there is nothing of that name, its format is unknown, or it cannot be used.
-
-    >>> import json, tempfile
-    >>> from PIL import Image
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for i in range(10):
-    ...         Image.new("RGB", (7, 5), (i, 0, 0)).save(f"{folder}/{i}.png")
-    ...     content = {
-    ...         "images": [{"id": i, "file_name": f"{i}.png", "height": 5, "width": 7} for i in range(10)],
-    ...         "annotations": [{"image_id": i, "category_id": 3, "bbox": [1, 2, 4, 2]} for i in range(10)],
-    ...         "categories": [{"id": 3, "name": "cell"}],
-    ...     }
-    ...     _ = Path(folder, "cells.json").write_text(json.dumps(content))
-    ...     dataset = open_boxes(folder)
-    >>> dataset.format, dataset.class_names, dataset.class_ids, dataset.train.boxes[0].tolist()
-    ('COCO', ('cell',), (3,), [[1.0, 2.0, 5.0, 4.0]])
-    >>> len(dataset.train), len(dataset.validation), len(dataset.test)
-    (7, 1, 2)
     """
     text = os.fspath(source)
     if is_shapes(text):
@@ -65,7 +48,15 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
         raw, format_name = locate(text, read=_read_path, read_by_name=read_by_name)
     if not any(split.num_boxes for split in raw.splits.values()):
         raise _no_boxes(text, raw)
-    return _divide(text, raw, format_name, settings or DataSettings(source=text))
+    divided = divide(
+        raw.splits,
+        raw.findings,
+        settings or DataSettings(source=text),
+        strata=lambda split: rarest_classes(split.labels, len(raw.class_names)),
+        drawn=", by rarest class",
+    )
+    named: dict[str, Any] = {"class_names": raw.class_names, "class_ids": raw.class_ids, "facts": raw.facts}
+    return BoxDataset(source=text, format=format_name, **named, **divided)
 
 
 def recognises(source: str) -> int:
@@ -107,18 +98,6 @@ def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
     if path.exists():
         raise _unknown(path)
     return None
-
-
-def _divide(source: str, raw: RawBoxes, format_name: str, settings: DataSettings) -> BoxDataset:
-    divided = divide(
-        raw.splits,
-        raw.findings,
-        settings,
-        strata=lambda split: rarest_classes(split.labels, len(raw.class_names)),
-        drawn=", by rarest class",
-    )
-    named: dict[str, Any] = {"class_names": raw.class_names, "class_ids": raw.class_ids, "facts": raw.facts}
-    return BoxDataset(source=source, format=format_name, **named, **divided)
 
 
 def _no_boxes(source: str, raw: RawBoxes) -> DataError:

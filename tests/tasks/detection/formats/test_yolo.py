@@ -315,7 +315,7 @@ def test_folders_of_another_machine_are_sought_beside_the_file(tmp_path: Path) -
         "validation": 5,
         "test": 4,
     }
-    assert [finding.check for finding in raw.findings] == ["missing-splits"]
+    assert [finding.check for finding in raw.findings] == ["moved-paths"]
 
 
 @pytest.mark.parametrize("content", [b"", b"- a\n- b\n", b"\xff\xfe\x00", b"a: b\n" * 300_000])

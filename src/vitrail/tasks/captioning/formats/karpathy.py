@@ -14,7 +14,7 @@ from typing import Any
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, looks_like_coco
 from vitrail.data.formats import Format, damaged
-from vitrail.data.splits import SplitName, split_named
+from vitrail.data.splits import SPLITS, SplitName, split_named
 from vitrail.data.text.lines import decode_text
 from vitrail.tasks.captioning.dataset import BROKEN, RawCaptions
 
@@ -48,8 +48,7 @@ def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:
     except BROKEN as error:
         expected = 'a JSON object with the list "images", each with filename, split and sentences'
         raise damaged(file, error, expected=expected) from None
-    order: tuple[SplitName, ...] = ("train", "validation", "test")
-    return {split: found[split] for split in order if split in found}
+    return {split: found[split] for split in SPLITS if split in found}
 
 
 def _text(sentence: Mapping[str, Any]) -> str:

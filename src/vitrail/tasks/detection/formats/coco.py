@@ -27,7 +27,7 @@ from vitrail.data.file_places import (
 )
 from vitrail.data.findings import number_of
 from vitrail.data.formats import Format
-from vitrail.data.splits import SplitName, split_of
+from vitrail.data.splits import SPLITS, SplitName, split_of
 from vitrail.data.text.lines import decode_text
 from vitrail.tasks.detection.assembly import (
     AnnotatedImage,
@@ -270,8 +270,7 @@ def _assign_splits(root: Path) -> tuple[dict[SplitName, Path], list[Path]]:
             expected="train, val or test in their names, or one file alone",
             remedy="Rename them, or give the path of the file that you mean",
         )
-    order: tuple[SplitName, ...] = ("train", "validation", "test")
-    return {split: files[split] for split in order if split in files}, unread
+    return {split: files[split] for split in SPLITS if split in files}, unread
 
 
 def _candidates(root: Path) -> list[Path]:

@@ -397,10 +397,9 @@ def _images(done: _YoloReading) -> dict[SplitName, list[Path]]:
             by_split[split] = images
         for entry in missing if images or missing else [", ".join(entries)]:
             done.note("missing-splits", f"{split}: {entry}")
-    of_another_machine = all(
-        PureWindowsPath(entry).anchor for each in config.folders.values() for entry in each
-    )
-    if not by_split and of_another_machine and any((found := images_by_split(done.root)).values()):
+    is_absolute = all(PureWindowsPath(entry).anchor for entry in sum(config.folders.values(), ()))
+    if not by_split and is_absolute and any((found := images_by_split(done.root)).values()):
+        done.notes["moved-paths"] = done.notes.pop("missing-splits")
         return found
     if not by_split:
         absent = ", ".join(done.notes["missing-splits"])
