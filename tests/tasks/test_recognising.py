@@ -19,6 +19,8 @@ from making.box_scenes import (
     write_voc,
     write_yolo,
 )
+from vitrail.core.errors import DataError
+from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.registry import recognise
 
 
@@ -117,3 +119,11 @@ def test_damaged_files_are_looked_at_without_an_error(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"\xff\xfe\x00damaged")
         assert recognise(tmp_path / name) == "classification"
     assert recognise(tmp_path) == "classification"
+
+
+def test_a_table_in_utf_16_is_looked_at_without_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "texts.csv"
+    path.write_bytes("text;label\r\nI am here;en\r\nJe suis;fr\r\n".encode("utf-16"))
+    assert recognise(path) == "classification"
+    with pytest.raises(DataError, match=r"texts\.csv is encoded as UTF-16"):
+        open_dataset(path)

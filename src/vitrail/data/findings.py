@@ -15,6 +15,7 @@ ORDER: tuple[Severity, ...] = ("error", "warning", "info")
 LABELS = {"error": "error", "warning": "warning", "info": "note"}  # in a summary
 MAX_LISTED = 1000  # affected items named in JSON; the count is always exact
 MAX_SHOWN = 3  # affected items named in a summary
+MAX_JOINED = 4  # copies named in one item
 
 
 def number_of(count: int, noun: str) -> str:
@@ -194,6 +195,16 @@ def some_of(items: Sequence[str], count: int) -> str:
     """
     shown = "; ".join(items[:MAX_SHOWN])
     return f"{shown} and {count - MAX_SHOWN} more" if count > MAX_SHOWN else shown
+
+
+def joined(names: Sequence[str]) -> str:
+    """Name copies of one thing, the first of many.
+
+    >>> joined(["a.png", "b.png"])
+    'a.png = b.png'
+    """
+    more = f" and {len(names) - MAX_JOINED} more" if len(names) > MAX_JOINED else ""
+    return " = ".join(names[:MAX_JOINED]) + more
 
 
 def not_found(names: Sequence[str], total: int, what: str) -> list[str]:

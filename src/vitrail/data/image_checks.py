@@ -10,7 +10,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from vitrail.data.findings import Finding, Severity, about, counted, number_of, some_of
+from vitrail.data.findings import Finding, Severity, about, counted, joined, number_of, some_of
 from vitrail.data.inspection import SeenImages
 
 SMALL_PX = 8  # a shorter side below this shows next to nothing
@@ -18,6 +18,7 @@ LARGE_PIXELS = 25_000_000  # takes about a quarter of a second to decode
 MAX_UNREADABLE = 0.5  # with a greater fraction of broken files, the data set is not what it was meant to be
 LONG_NAME = 6  # letters; shorter words often have a neighbour of another meaning
 MIN_PER_CLASS = 10  # training images; fewer hardly show the variation within a class
+MANY_CLASSES = 20  # of which nothing can be learned where each has one training example
 HEAVY_IMBALANCE = 10.0  # largest class over smallest
 CONVERSIONS = {
     "grey": "grey, shown as three equal channels",
@@ -89,6 +90,13 @@ def find_uneven_classes(examined: Any) -> Iterator[Finding]:
         f"with fewer than {MIN_PER_CLASS} training {things}",
         "Collect more, or start from pretrained weights",
     )
+    if len(sizes) > MANY_CLASSES and train.max() == 1:
+        yield Finding(
+            "error",
+            "one-of-each-class",
+            f"each of {len(sizes):,} classes has one training {things.removesuffix('s')}",
+            f"Give several {things} of each class; of a table, check which column names the classes",
+        )
     largest, smallest = max(sizes, key=train.item, default=0), min(sizes, key=train.item, default=0)
     if sizes and train[largest] >= HEAVY_IMBALANCE * train[smallest]:
         yield Finding(
@@ -177,7 +185,7 @@ def find_repeated(
         inflated = f"This inflates the score; {remedy}"
         yield from counted(names, "warning", f"{later}-in-{earlier}", f"{later} {thing}", message, inflated)
     in_train = [[name for split, name in members if split == "train"] for members in repeated]
-    same = [" = ".join(names) for names in in_train if len(names) > 1]
+    same = [joined(names) for names in in_train if len(names) > 1]
     message = f"more than once among the training {thing}s"
     remedy = "Remove the copies, unless the repetition is meant"
     yield from counted(same, "info", "repeated-in-train", noun, message, remedy)

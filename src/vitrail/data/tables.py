@@ -20,7 +20,14 @@ from vitrail.core.errors import DataError, missing_package, one_line
 from vitrail.data.file_places import forms_of, is_image_name
 from vitrail.data.findings import Finding, about, counted
 from vitrail.data.splits import SplitName, leading_split, rows_by_split
-from vitrail.data.text.lines import GZIP_SUFFIX, REPLACEMENT, read_content, read_lines, split_lines
+from vitrail.data.text.lines import (
+    GZIP_SUFFIX,
+    REPLACEMENT,
+    check_encoding,
+    read_content,
+    read_lines,
+    split_lines,
+)
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 JSON_SUFFIXES = (".jsonl", ".ndjson")
@@ -112,6 +119,8 @@ def read_table(
     except DataError:
         raise
     except (OSError, ValueError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            check_encoding(error.object[:2], f"{path}")
         remedy = "Write the file again, or remove it"
         raise _unreadable(path, error, f"a complete {path.suffix} file", remedy) from None
 
@@ -230,7 +239,7 @@ def rows_at_the_start(path: Path, prose: Prose) -> list[list[str]]:
     content = read_content(path, PEEK)
     lines = split_lines(content[: content.rfind(b"\n") + 1] if len(content) == PEEK else content)
     rows: list[list[str]] = []
-    with suppress(DataError):
+    with suppress(DataError, csv.Error):
         rows.extend(row for row, _ in _prose_rows(lines, path, prose))  # keeps those before the damage
     return rows
 

@@ -176,6 +176,21 @@ def test_one_picture_under_two_labels_is_found() -> None:
     assert "test-in-train" not in findings
 
 
+def test_of_many_copies_a_few_are_named() -> None:
+    pixels = random_pixels(1).repeat(7, axis=0)
+    findings = found(check(dataset_of(split_of("train", pixels), split_of("test", random_pixels(4)))))
+    assert findings["repeated-in-train"].items == ("train0 = train1 = train2 = train3 and 3 more",)
+    assert findings["conflicting-labels"].items[0].endswith("train3 (dog) and 3 more")
+
+
+@pytest.mark.parametrize(("count", "is_told"), [(20, False), (21, True)])
+def test_as_many_classes_as_images_are_an_error(count: int, is_told: bool) -> None:
+    train = split_of("train", random_pixels(count), [*range(count)])
+    verdict = check(dataset_of(train, train.take([]), tuple(f"class {label}" for label in range(count))))
+    assert ("one-of-each-class" in found(verdict)) == is_told
+    assert verdict.usable != is_told
+
+
 def test_a_validation_image_seen_in_training_is_not_reported_as_a_test_image() -> None:
     dataset = healthy()
     findings = found(check(replace(dataset, validation=dataset.train.take([3]))))

@@ -452,7 +452,7 @@ UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
         ({"all.json": b"{}"}, "all.json", r"all.json is of no known format"),
         ({"a.png": b""}, "a.png", r"a.png is of no known format"),
         *(
-            ({name: b"\xff\xfe\x00broken"}, name, rf"{name} cannot be read as a table")
+            ({name: b"\xfd\xfe\x00broken"}, name, rf"{name} cannot be read as a table")
             for name in ("rows.parquet", "rows.jsonl", "rows.csv")
         ),
         *(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.dataset import ImageDataset, Progress
-from vitrail.data.findings import Finding, Verdict, about, counted, judge, number_of
+from vitrail.data.findings import Finding, Verdict, about, counted, joined, judge, number_of
 from vitrail.data.image_checks import (
     OF_THE_SOURCE,
     find_conversions,
@@ -134,7 +134,7 @@ def find_duplicates(examined: Any) -> Iterator[Finding]:
     thing = "image" if examined.things == "images" else "text"
     yield from find_repeated([[(split, name) for split, name, _ in group] for group in groups], thing=thing)
     conflicts = [
-        " = ".join(f"{name} ({label})" for _, name, label in group)
+        joined([f"{name} ({label})" for _, name, label in group])
         for group in groups
         if len({label for _, _, label in group}) > 1
     ]

@@ -12,7 +12,7 @@ from itertools import starmap
 import numpy as np
 
 from vitrail.data.dataset import Progress
-from vitrail.data.findings import MAX_LISTED, Finding, Verdict, judge, number_of
+from vitrail.data.findings import MAX_LISTED, Finding, Verdict, joined, judge, number_of
 from vitrail.data.image_checks import (
     find_conversions,
     find_missing_splits,
@@ -222,7 +222,7 @@ def find_duplicates(examined: ExaminedBoxes) -> Iterator[Finding]:
         return labelled[np.lexsort(labelled.T)].tobytes()
 
     different = (group for group in repeated if len(set(starmap(content, group))) > 1)
-    names = (" = ".join(name for _, _, name in group) for group in different)
+    names = (joined([name for _, _, name in group]) for group in different)
     yield from listed("conflicting-boxes", names)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vitrail.data.dataset import Progress
-from vitrail.data.findings import Finding, FindingTexts, Severity, Verdict, judge, number_of
+from vitrail.data.findings import Finding, FindingTexts, Severity, Verdict, joined, judge, number_of
 from vitrail.data.text.languages import COMMON_WORDS
 from vitrail.data.text.scripts import (
     CONTROL,
@@ -414,7 +414,7 @@ def find_duplicates(examined: ExaminedPairs) -> Iterator[Finding]:
         yield from TEXTS.listed(f"{name}-in-train", leaked)
         yield from TEXTS.listed(f"{name}-source-in-train", known)
     yield from TEXTS.listed(
-        "repeated-in-train", (" = ".join((first_by_pair[pair], *names)) for pair, names in repeated.items())
+        "repeated-in-train", (joined([first_by_pair[pair], *names]) for pair, names in repeated.items())
     )
 
 
