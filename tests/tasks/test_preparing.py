@@ -230,6 +230,11 @@ def test_a_budget_is_measured_on_a_copy_of_the_model(image_folder: Path) -> None
     assert int(steps) == chosen.experiment.train.steps > 0
 
 
+def test_time_that_is_over_already_counts_towards_the_budget(image_folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^1m 00s are enough for 0 training steps: .* start (59|1m 0)"):
+        prepared(image_folder, changes=NANO, budget_s=60.0, spent_s=59.0)
+
+
 def test_stored_settings_are_repeated_with_their_corrections(image_folder: Path, tmp_path: Path) -> None:
     experiment = prepared(image_folder, changes=CHOSEN).experiment
     shortened = experiment.with_changes({"train.replans": [{"at_step": 1, "steps": 2}]})

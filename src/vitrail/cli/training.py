@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -82,11 +84,19 @@ def train(
             name=name,
             seed=seed,
             dry_run=dry_run,
+            spent_s=_age_s() if sys.argv[1:2] == ["train"] else 0.0,  # not in a notebook or a test
             on_event=listen,
         )
     if isinstance(trained, TrainedRun):
         show_trained(trained)
     return 0
+
+
+def _age_s() -> float:
+    """Return how long this process has run, imports included."""
+    import psutil
+
+    return time.time() - psutil.Process().create_time()
 
 
 @app.command(help_epilogue="Example: vitrail evaluate runs/photos photos/ --split validation")

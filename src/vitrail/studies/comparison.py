@@ -282,7 +282,7 @@ def conditions(comparison: Comparison) -> str:
     seeds = list(dict.fromkeys(str(run.seed) for run in comparison.runs))
     trained = f"Each {comparison.kind} was trained for {length}"
     with_seeds = f"with seed{'s' if len(seeds) > 1 else ''} {join_names(seeds)}"
-    everything = "" if steps else ", from opening the data to the report"
+    everything = "" if steps else ", from start to report"
     parts = (trained, with_seeds, *(f"{path}={value}" for path, value in changes.items()))
     return f"{', '.join(parts)}{everything}, one after the other on the same machine."
 

@@ -71,7 +71,7 @@ def prepare(request: Request, processes: Processes, on_check: OnCheck = ignore) 
         DataError: the data cannot be used.
         ConfigError: a name or a value is wrong, or the budget is too short for one step.
     """
-    budget = Budget(request.budget_s, started=time.monotonic())
+    budget = Budget(request.budget_s, started=time.monotonic() - request.spent_s)
     request.check_fresh()
     source = str(request.source)
     if request.config is not None:
@@ -168,7 +168,7 @@ PROBED_SAMPLES, PROBING_S = 16, 0.5  # of the test split, whose loading is timed
 
 @dataclass(frozen=True)
 class Budget:
-    """Wall-clock time for everything, from opening the data to the report."""
+    """Wall-clock time for everything, from the start of the command to the report."""
 
     given_s: float | None
     """The user's budget, if any."""

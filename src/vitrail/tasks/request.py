@@ -48,6 +48,7 @@ class Request(Config):
     name: str | None = None
     seed: int | None = None
     dry_run: bool = False
+    spent_s: float = 0.0
 
     @cached_property
     def settings(self) -> dict[str, Any]:

@@ -116,6 +116,7 @@ def train(
     name: str | None = None,
     seed: int | None = None,
     dry_run: bool = False,
+    spent_s: float = 0.0,
     on_event: OnPipelineEvent = ignore,
     **misnamed: Any,
 ) -> TrainedRun | Prepared:
@@ -134,6 +135,7 @@ def train(
         name: the run directory's name, by default made of date, data and model.
         seed: seed of weights, order, augmentation and dropout.
         dry_run: stop when everything is chosen, and return the choices.
+        spent_s: seconds of the budget that are over already, as those in which a command started.
         on_event: called with each event, in the first process only.
 
     Raises:
@@ -182,7 +184,7 @@ def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> Tr
             expected="the same data",
             remedy="Leave the data out, or start a new run",
         )
-    budget = Budget(request.budget_s, started=time.monotonic())
+    budget = Budget(request.budget_s, started=time.monotonic() - request.spent_s)
     task = task_of(run.experiment)
     dataset, verdict = open_checked(task, run.experiment.data, processes)
     files = {path.name: path.read_bytes() for path in (run.path / FILES_FOLDER).glob("*")}
