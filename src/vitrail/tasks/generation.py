@@ -242,7 +242,7 @@ def generation_tiles(
         perplexity = scores.get("perplexity", math.exp(min(scores["nll"], LARGEST_EXPONENT)))
         note = f"{scores['nll']:.3f} nats per {token}, lower is better"
         tiles.append((f"{perplexity:.2f}", "perplexity", note))
-    tiles.append((f"{length_ratio:.3f}", "length", f"words written for each in the {reference}"))
+    tiles.append((f"{length_ratio:.3f}", "length", f"tokens of BLEU written for each in the {reference}"))
     if scores.get("cut_off"):
         tiles.append((f"{scores['cut_off']:.1%}", "cut off", f"{texts} that did not come to an end"))
     return tiles

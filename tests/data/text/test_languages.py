@@ -46,6 +46,7 @@ def test_two_languages_are_taken_as_they_lie_there_and_said() -> None:
 
 def test_wanted_languages_are_chosen_in_their_order_without_a_word() -> None:
     assert choose_languages(["cs", "de", "en"], ("en", "cs"), "here") == (("en", "cs"), ())
+    assert choose_languages(["cs", "de", "en"], ("eng", "ces"), "here") == (("en", "cs"), ())
 
 
 def test_more_than_two_languages_are_listed_with_the_option_that_chooses() -> None:

@@ -152,6 +152,10 @@ def test_lines_are_labelled_from_the_command_line(reader, tagger, tmp_path, caps
     lines = (tmp_path / "found.csv").read_text().splitlines()
     assert lines[0] == "line,text,label,probability"
     assert len(lines) == 3
+    assert main(["label", run, str(tmp_path / "lines.txt"), "-o", str(tmp_path / "found.csv")]) == 1
+    assert (tmp_path / "found.csv").read_text().splitlines()[2] == "2,,,"
+    assert main(["label", run, str(tmp_path / "found.csv")]) == 2
+    assert "is a table" in capsys.readouterr().err
     assert main(["label", names, "--text", "Ann lives in Oslo ."]) == 0
     assert "B-LOC" in capsys.readouterr().out
     assert main(["label", run, "x.txt", "--text", "a"]) == 2

@@ -111,6 +111,7 @@ def test_a_file_is_read_and_another_written(translator: Translator, tmp_path: Pa
     [
         ("in.en", "./in.en", ConfigError, "read and written at once"),
         ("none.en", "out.de", DataError, "No such file"),
+        ("utf16.en", "out.de", DataError, "UTF-16"),
         (None, "in.en/out.de", CheckpointError, "could not be written"),
     ],
 )
@@ -123,6 +124,7 @@ def test_files_that_cannot_be_used_are_refused_and_left_alone(
     message: str,
 ) -> None:
     (tmp_path / "in.en").write_text(ENGLISH[0])
+    (tmp_path / "utf16.en").write_text(ENGLISH[0], encoding="utf-16")
 
     with pytest.raises(error, match=message):
         run(translator, b"A dog\n", source=source and tmp_path / source, output=Path(f"{tmp_path}/{output}"))

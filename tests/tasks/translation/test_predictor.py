@@ -186,6 +186,7 @@ def test_a_classifier_is_no_translator(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"beam_size": 0}, "beam size is 0"),
+        ({"beam_size": 100_000}, "beam size is 100,000. Expected at most 1,000"),
         ({"num_best": 6}, "6 translations"),
         ({"batch_tokens": 0}, "batch is 0"),
         ({"read_ahead": 0}, "read ahead is 0"),

@@ -13,11 +13,11 @@ import pytest
 
 from making.multi30k import multi30k
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.data.text.languages import short_code
 from vitrail.tasks.training import train
 from vitrail.tasks.translation.scores import (
     MosesWords,
     TranslationTables,
-    base_language,
     bleu_by_length,
     corpus_scores,
     headline_scores,
@@ -163,7 +163,8 @@ def test_a_language_without_rules_has_the_english_ones_and_says_so() -> None:
     assert MosesWords("xx").signature["tok"] == "moses-en-for-xx"
     assert MosesWords("").signature["tok"] == "moses-en-for-unknown"
     assert MosesWords("pt_BR").signature["tok"] == "moses-pt"
-    assert [base_language(code) for code in ("de", "DE-at", "zh_Hans", "", "-")] == ["de", "de", "zh", "", ""]
+    assert MosesWords("fra").signature["tok"] == "moses-fr"
+    assert [*map(short_code, ("de", "DE-at", "zh_Hans", "", "-"))] == ["de", "de", "zh", "", ""]
 
 
 def test_equal_texts_have_a_hundred() -> None:

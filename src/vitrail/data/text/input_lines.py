@@ -167,13 +167,19 @@ def arriving_lines(stream: ByteLines, *, read_ahead: int) -> Iterator[Iterator[L
 def open_lines(source: str | Path) -> AbstractContextManager[ByteLines]:
     """Open a file of lines, decompressed if its name ends in ``.gz``; ``DataError`` if it cannot be read."""
     path = Path(source)
+    if path.suffix.lower() in (".csv", ".jsonl", ".parquet"):
+        raise DataError(
+            f"{path} is a table",
+            expected="a text file with one sentence on each line",
+            remedy="Write its column of texts into such a file",
+        )
     try:
         return gzip.open(path) if path.suffix.lower() == GZIP_SUFFIX else path.open("rb")
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror}",
             expected="a text file with one sentence on each line",
-            remedy="Correct the path, or name - to read standard input",
+            remedy="Correct the path, or name - to read standard input: echo 'A dog runs.' | vitrail ... -",
         ) from None
 
 

@@ -79,6 +79,28 @@ COMMON_WORDS = {
 """Frequent words of languages in Latin letters, which the script does not tell apart."""
 
 
+SHORT = {
+    pair[:3]: pair[4:]
+    for pair in _words(
+        "ara:ar bul:bg cat:ca ces:cs cze:cs chi:zh cmn:zh dan:da deu:de dut:nl ell:el eng:en est:et fas:fa "
+        "fin:fi fra:fr fre:fr ger:de gre:el heb:he hin:hi hrv:hr hun:hu ind:id ita:it jpn:ja kor:ko lav:lv "
+        "lit:lt nld:nl nor:no per:fa pol:pl por:pt ron:ro rum:ro rus:ru slk:sk slv:sl spa:es swe:sv tha:th "
+        "tur:tr ukr:uk urd:ur vie:vi zho:zh"
+    )
+}
+"""Codes of two letters by those of three."""
+
+
+def short_code(language: str) -> str:
+    """Return the language without region or script, of two letters where there are two.
+
+    >>> short_code("pt_BR"), short_code("deu_Latn"), short_code("")
+    ('pt', 'de', '')
+    """
+    (code, *_) = re.split(r"[\W_]+", language.lower().strip("-_ "))
+    return SHORT.get(code, code)
+
+
 def language_of(text: str) -> str | None:
     """Return the code of a language that is named by it, or in words; None for another text.
 
@@ -132,6 +154,12 @@ def choose_languages(
     )
     if wanted is not None:
         check_distinct(wanted)
+        by_code = {short_code(language): language for language in available}
+        first, second = (
+            language if language in available else by_code.get(short_code(language), language)
+            for language in wanted
+        )
+        wanted = first, second
         if missing := [language for language in wanted if language not in available]:
             raise DataError(
                 f"{where} has no text in {' or '.join(map(repr, missing))}",

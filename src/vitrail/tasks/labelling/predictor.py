@@ -161,17 +161,19 @@ class Labeller:
 
 def label_results(found: Sequence[LabelledText]) -> FileResults:
     """Return labels in every output format: a row for each label of each text or word."""
-    rows = [
-        (str(number), part.source, name, share)
-        for number, each in enumerate(found, start=1)
-        for part in each.parts
-        for name, share in part.scores
-    ]
+    rows, table = list[tuple[str, str, str]](), [("line", "text", "label", "probability")]
+    for number, each in enumerate(found, start=1):
+        if each.error:
+            table.append((str(number), each.text, "", ""))
+        for part in each.parts:
+            for name, share in part.scores:
+                rows.append((part.source, name, f"{share:.1%}"))
+                table.append((str(number), part.source, name, f"{share:.6f}"))
     return FileResults(
         tree=[each.to_json() for each in found],
         columns=("text", "label", "probability"),
-        rows=[(part, name, f"{share:.1%}") for _, part, name, share in rows],
-        errors=[(each.text or "(empty line)", each.error) for each in found if each.error],
-        table=[("line", "text", "label", "probability"), *((*row, f"{share:.6f}") for *row, share in rows)],
+        rows=rows,
+        errors=[(f"line {number}", each.error) for number, each in enumerate(found, 1) if each.error],
+        table=table,
         lines=[" ".join(each.labels) for each in found],
     )

@@ -18,7 +18,7 @@ import numpy as np
 
 from vitrail.data.dataset import Progress
 from vitrail.data.findings import Finding, FindingTexts, Severity, Verdict, joined, judge, number_of
-from vitrail.data.text.languages import COMMON_WORDS
+from vitrail.data.text.languages import COMMON_WORDS, short_code
 from vitrail.data.text.scripts import (
     CONTROL,
     MARKUP,
@@ -283,7 +283,7 @@ def find_encoding_damage(examined: ExaminedPairs) -> Iterator[Finding]:
 def find_other_scripts(examined: ExaminedPairs) -> Iterator[Finding]:
     """Sides in an unexpected script for their language, and sentences in another script than their side."""
     for language, script in examined.script_of.items():
-        expected = SCRIPT_OF_LANGUAGE.get(re.split("[-_]", language)[0], script)
+        expected = SCRIPT_OF_LANGUAGE.get(short_code(language), script)
         if expected != script:
             yield TEXTS.finding(
                 "unexpected-script", (language,), language=language, script=script, expected=expected
@@ -357,7 +357,7 @@ def find_moved_lines(examined: ExaminedPairs) -> Iterator[Finding]:
 def find_exchanged_sides(examined: ExaminedPairs) -> Iterator[Finding]:
     """Each side has the frequent words of the other's language."""
     split, languages = examined.dataset.train, examined.dataset.languages
-    first, second = (COMMON_WORDS.get(re.split("[-_]", language)[0]) for language in languages)
+    first, second = (COMMON_WORDS.get(short_code(language)) for language in languages)
     if first is None or second is None or first == second:
         return
     sources, targets = (

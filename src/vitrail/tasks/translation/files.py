@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -76,8 +77,9 @@ def translate_file(
         arriving_lines(stream, read_ahead=read_ahead) as lines,
     ):
         translations = translator.search_lines(lines, search, batch_tokens, read_ahead)
+        first = [*islice(translations, 1)]  # input that cannot be read leaves a former output as it is
         with _open_output(output, standard_output) as sink:
-            for number, translation in enumerate(translations, start=1):
+            for number, translation in enumerate(chain(first, translations), start=1):
                 sink.write(_written(number, translation, layout, is_numbered=search.num_best > 1).encode())
                 sink.flush()
                 for warning in translation.warnings:

@@ -9,11 +9,11 @@ from tarfile import TarError
 from typing import Any
 
 from vitrail.core.errors import DataError, did_you_mean, one_line
-from vitrail.data.text.languages import Languages
+from vitrail.data.text.languages import Languages, short_code
 from vitrail.tasks.generation import import_sacrebleu
 from vitrail.tasks.translation.dataset import RawPairs
 from vitrail.tasks.translation.formats.text_files import read_two
-from vitrail.tasks.translation.scores import EXTRA, base_language
+from vitrail.tasks.translation.scores import EXTRA
 
 NAME = re.compile(r"newstest20(?P<year>\d\d)|sacrebleu:(?P<name>.+)")
 FULL = {"14": "wmt14/full"}  # 3,003 sentences, as in the tables of papers; wmt14 leaves some out
@@ -44,7 +44,7 @@ def read_test_set(name: str, wanted: Languages | None) -> RawPairs:
         )
     dataset: Any = DATASETS[own]
     pairs = dataset.langpairs
-    pair = "-".join(map(base_language, wanted or ()))
+    pair = "-".join(map(short_code, wanted or ()))
     if pair not in pairs:
         raise DataError(
             f"{name} was asked for in {pair or 'no languages'}",

@@ -20,6 +20,7 @@ from jaxtyping import Float64
 
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError, missing_package
+from vitrail.data.text.languages import short_code
 from vitrail.report.significance import resample_corpus
 from vitrail.tasks.contract import ComparisonMetric
 from vitrail.tasks.generation import (
@@ -207,7 +208,7 @@ def bleu_metric(language: str, tokenised: bool, *, force: bool = False) -> Any:
     metrics = import_sacrebleu(EXTRA)
     if tokenised:
         return metrics.BLEU(tokenize="none", force=True)
-    code = base_language(language)
+    code = short_code(language)
     try:
         return metrics.BLEU(trg_lang=code, force=force)
     except RuntimeError:  # for Japanese and Korean, sacrebleu needs an optional package
@@ -317,7 +318,7 @@ class MosesWords:
             from sacremoses.corpus import NonbreakingPrefixes
         except ImportError:
             raise missing_package(NEEDED, "sacremoses", EXTRA) from None
-        code = base_language(language)
+        code = short_code(language)
         rules = NonbreakingPrefixes().available_langs.get(code)
         self.signature = {
             "norm": "moses",
@@ -333,12 +334,6 @@ class MosesWords:
         # The script sees the line end, which one of its quote rules matches.
         normalised = self._normalizer.normalize(text.lower() + "\n")
         return self._tokenizer.tokenize(normalised, return_str=True)
-
-
-def base_language(language: str) -> str:
-    """Return the language without region or script: ``pt`` of ``pt_BR``."""
-    letters = "".join(character if character.isalnum() else " " for character in language.lower())
-    return letters.split()[0] if letters.split() else ""
 
 
 class Translations(NamedTuple):

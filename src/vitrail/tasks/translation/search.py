@@ -16,6 +16,7 @@ from vitrail.models.contract import TranslationModel, TranslationModelConfig
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, PenaltyForm, beam_search
 from vitrail.tasks.predicting import check_positive
 
+MOST_BEAMS = 1000  # memory grows with its square
 MAX_LENGTH_RATIO, MAX_LENGTH_EXTRA = 2.0, 10  # output limit relative to the source, as in the task
 
 
@@ -76,6 +77,12 @@ class Search(NamedTuple):
         check_positive("the number of subwords of a batch", batch_tokens)
         check_positive("the number of lines read ahead", read_ahead)
         check_positive("the maximum length", 1 if self.max_length is None else self.max_length)
+        if self.beam_size > MOST_BEAMS:
+            raise ConfigError(
+                f"the beam size is {self.beam_size:,}",
+                expected=f"at most {MOST_BEAMS:,}",
+                remedy="Choose 5; beyond 50, translations rarely get better",
+            )
         if self.num_best > self.beam_size:
             raise ConfigError(
                 f"{self.num_best} translations of each line were asked for with a beam of {self.beam_size}",

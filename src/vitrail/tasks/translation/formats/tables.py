@@ -6,6 +6,7 @@ language. Quotes are literal in TSV; in CSV they enclose cells.
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -74,7 +75,7 @@ def _files_of(path: Path, wanted: Languages | None) -> dict[str, list[Path]]:
 
 
 def _holds_pairs(file: Path, suffixes: tuple[str, ...], wanted: Languages | None) -> bool:
-    with suppress(OSError, DataError):
+    with suppress(OSError, DataError, csv.Error):
         if suffixes is not DELIMITED:
             return are_pairs(column_names(file, STRUCT_COLUMN), wanted)
         rows = rows_at_the_start(file, _prose(wanted))
