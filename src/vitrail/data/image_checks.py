@@ -186,6 +186,6 @@ def find_repeated(
         yield from counted(names, "warning", f"{later}-in-{earlier}", f"{later} {thing}", message, inflated)
     in_train = [[name for split, name in members if split == "train"] for members in repeated]
     same = [joined(names) for names in in_train if len(names) > 1]
-    message = f"more than once among the training {thing}s"
+    message = f"more than once among the training {thing}s: {some_of(same, len(same))}"
     remedy = "Remove the copies, unless the repetition is meant"
     yield from counted(same, "info", "repeated-in-train", noun, message, remedy)
