@@ -13,6 +13,7 @@ from PIL import Image
 
 from making.explanations import EVIL, of_boxes, of_caption, of_image, of_text
 from vitrail.core.errors import ConfigError
+from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.picture import alignment_svg, draw_alignments
 from vitrail.report.tiles import Matrix
 
@@ -88,6 +89,7 @@ def test_an_explanation_has_a_picture_of_what_it_is_about() -> None:
     assert of_image().overlay().size == (20 * 48, 8 * 48)
     assert of_image().still().height > 8 * 48  # layer, head and scale in words
     assert of_image().sheet().height > 2 * 20
+    assert of_boxes().sheet().width >= 3 * 140
     assert of_boxes().still().width > 3 * 400  # all boxes, and each of two
     assert of_caption().still().width == 3 * 220 + 2 * 3  # the image, and each word but the end
     assert of_text().still().width > of_text().still(layer=1, head=1).width
@@ -108,6 +110,12 @@ def test_an_explanation_is_drawn_in_vectors(explanation, suffix: str, tmp_path: 
     assert first.startswith(b"<?xml" if suffix == ".svg" else b"%PDF")
     if suffix == ".svg" and explanation is of_text:  # letters are letters, and cells are lines
         assert b">A<" in first or b"<text" in first
+
+
+@pytest.mark.parametrize("draw", [Explanation.overlay, Explanation.sheet])
+def test_heat_over_a_text_is_refused(draw) -> None:
+    with pytest.raises(ConfigError, match="heat over a picture was asked of a text"):
+        draw(of_text())
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,12 @@ class Explanation:
     @property
     def enlarged(self) -> Image.Image:
         """The picture, larger if it is small, to draw on."""
-        assert self.picture is not None, "an explanation of an image"
+        if self.picture is None:
+            raise ConfigError(
+                "heat over a picture was asked of a text",
+                expected="an explanation of an image",
+                remedy="Use still() or save(), which draw the alignment",
+            )
         return enlarge_picture(self.picture, OVERLAY_PX)
 
     @cached_property
@@ -249,13 +254,13 @@ class Explanation:
     @property
     def parts_on_page(self) -> list[Maps]:
         """Attention shown on a page: rollout as a one-head layer, and all maps."""
+        if not self.maps or not self.reads_patches:
+            return list(self.maps)
+        first, *others = self.maps
         if not self.has_rollout:
-            if not self.maps or not self.reads_patches:
-                return list(self.maps)
-            return [replace(self.maps[0], note=NO_ROLLOUT), *self.maps[1:]]
+            return [replace(first, note=NO_ROLLOUT), *others]
         of_all = self.layers[-1]._replace(layer="rollout", weights=self.rollout[None, None])
-        rollout = replace(self.maps[0], name="rollout", title=ROLLOUT_TITLE, layers=(of_all,), first=0)
-        return [rollout, *self.maps]
+        return [replace(first, name="rollout", title=ROLLOUT_TITLE, layers=(of_all,), first=0), *self.maps]
 
     def heat(self, query: Query | str | None = None, **pick: Unpack[Pick]) -> Heat:
         """Return a map as it is drawn; arguments as in ``overlay``."""
@@ -286,8 +291,8 @@ class Explanation:
             layer, head, class_name: as in ``attention`` or ``relevance``.
             limits: of the colours; by default those of the map.
         """
-        heat = self.heat(query, **pick)
-        drawn = overlay(self.enlarged, heat.values, limits=limits or heat.limits, crop=self.crop)
+        enlarged, heat = self.enlarged, self.heat(query, **pick)
+        drawn = overlay(enlarged, heat.values, limits=limits or heat.limits, crop=self.crop)
         boxes = self.maps[0].queries if self.maps else None
         if not isinstance(boxes, Boxes) or isinstance(query, tuple):
             return drawn
@@ -295,12 +300,12 @@ class Explanation:
         return draw_boxes(drawn, [picture.on_picture(box, drawn.size)])
 
     def sheet(self) -> Image.Image:
-        """Draw what every layer and head reads as tiles on one scale.
+        """Draw what every layer and head reads, of boxes and words the first, as tiles on one scale.
 
         Raises:
-            ConfigError: the model has no attention over patches.
+            ConfigError: the model has no attention, or reads a text.
         """
-        if not self.maps or not self.reads_patches:
+        if not self.maps:
             raise _nothing_to_show("a sheet of layers and heads")
         return picture.sheet(self)
 

@@ -80,14 +80,14 @@ def still(explanation: Explanation, pick: Pick) -> Image.Image:
 
 
 def sheet(explanation: Explanation) -> Image.Image:
-    """Draw every layer and head of patches as tiles; see ``Explanation.sheet``."""
-    counts = [each.weights.shape[1] for each in explanation.layers]
+    """Draw every layer and head as tiles; see ``Explanation.sheet``."""
+    small = _small(explanation.enlarged, SHEET_TILE_PX)
+    counts = [each.weights.shape[1] for each in explanation.layers if ", " not in each.layer]  # of all levels
     heats = [
         [explanation.heat("attention", layer=layer, head=head + 1) for head in range(count)]
         for layer, count in enumerate(counts, start=1)
     ]
     limits = shared_limits(heat.values for of_layer in heats for heat in of_layer)
-    small = _small(explanation.enlarged, SHEET_TILE_PX)
     rows = []
     for layer, of_layer in enumerate(heats, start=1):
         drawn = [overlay(small, heat.values, limits=limits, crop=explanation.crop) for heat in of_layer]
