@@ -31,6 +31,7 @@ def test_clean_texts_are_usable(tmp_path):
         (MANY + "Good,praise\n", "test-in-train", "warning"),
         (MANY + "a fine film 3,blame\n", "conflicting-labels", "warning"),
         (MANY + "word " * 500 + ",praise\n", "long-texts", "warning"),
+        (MANY + "\ufffdt\ufffd,praise\n", "undecodable", "warning"),
         (MANY + "odd,Praise\n", "similar-class-names", "warning"),
         (MANY.replace("blame", "praise"), "one-class", "error"),
         (MANY.replace("blame", "other"), "class-not-in-train", "error"),

@@ -14,6 +14,7 @@ import numpy as np
 from vitrail.data.dataset import Progress
 from vitrail.data.findings import Finding, Verdict, counted, judge
 from vitrail.data.image_checks import find_similar_names, find_uneven_classes
+from vitrail.data.text.lines import REPLACEMENT
 from vitrail.tasks.classification.doctor import find_duplicates, find_missing_classes
 from vitrail.tasks.data_page import DataView, Drawn, plot_counts
 from vitrail.tasks.labelling.dataset import TextDataset, TextSplit
@@ -111,9 +112,13 @@ def view_texts(dataset: TextDataset) -> DataView:
 
 
 def find_unfit(examined: ExaminedTexts) -> Iterator[Finding]:
-    """Texts without a word, and texts that the model will not read to their end."""
+    """Texts without a word, of another encoding, and that the model will not read to their end."""
     message, remedy = "without a word", "They are left out"
-    yield from counted(sorted(examined.empty), "warning", "empty-texts", "text", message, remedy)
+    empty = [name for _, name, _, _ in examined.rows() if name in examined.empty]
+    yield from counted(empty, "warning", "empty-texts", "text", message, remedy)
+    lost = [name for _, name, parts, _ in examined.rows() if REPLACEMENT in "".join(parts)]
+    remedy = "Their letters are lost; convert the file, such as with: iconv -f WINDOWS-1252 -t UTF-8"
+    yield from counted(lost, "warning", "undecodable", "text", "with bytes that are not UTF-8", remedy)
     long = [name for _, name, parts, _ in examined.rows() if len(" ".join(parts).split()) > MAX_WORDS]
     message = f"of more than {MAX_WORDS} words"
     remedy = "Raise data.max_length to read them to the end, or divide them"
