@@ -49,7 +49,6 @@ class ContextAttention(AttentionLayer):
     Args:
         context_dim: dot products want it equal to ``query_dim``.
         hidden_dim: of the additive score, by default ``query_dim``; other scores have none.
-        dropout: probability that an attention weight is dropped.
 
     Paper: Bahdanau et al. 2015, equations 5 and 6 and section A.1.2 (additive); Luong et al. 2015,
     equation 8 (dot, general); Vaswani et al. 2017, equation 1 (scaled dot).
@@ -62,10 +61,8 @@ class ContextAttention(AttentionLayer):
         *,
         score: ScoreName = "additive",
         hidden_dim: int | None = None,
-        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.dropout = dropout
         self.query_projection: nn.Module = nn.Identity()
         self.key_projection: nn.Module = nn.Identity()
         self.score: Score

@@ -64,13 +64,13 @@ class ReducedAttention(AttentionLayer):
     Paper: Wang et al. 2021 (PVT), equations 1 to 4, "spatial-reduction attention".
     """
 
-    def __init__(self, dim: int, num_heads: int, *, reduction: nn.Module, qkv_bias: bool = True) -> None:
+    def __init__(self, dim: int, num_heads: int, *, reduction: nn.Module) -> None:
         super().__init__()
         assert dim % num_heads == 0, f"{num_heads} heads do not divide {dim} channels"
         self.num_heads, self.head_dim = num_heads, dim // num_heads
-        self.query = Linear(dim, dim, bias=qkv_bias)
+        self.query = Linear(dim, dim)
         self.reduction = reduction
-        self.key_value = Linear(dim, 2 * dim, bias=qkv_bias)
+        self.key_value = Linear(dim, 2 * dim)
         self.projection = Linear(dim, dim)
 
     def forward(self, x: Tokens, *, may_attend: Mask | None = None, grid: Grid | None = None) -> Tokens:

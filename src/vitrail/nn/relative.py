@@ -136,17 +136,10 @@ class ContinuousRelativeBias(GridBiasScheme):
     index: Tensor
     coordinates: Tensor
 
-    def __init__(
-        self,
-        grid: Grid,
-        num_heads: int,
-        *,
-        num_prefix: int = 0,
-        hidden_dim: int = 512,  # Liu et al. 2022, published code
-    ) -> None:
+    def __init__(self, grid: Grid, num_heads: int, *, num_prefix: int = 0) -> None:
         super().__init__(grid, num_prefix=num_prefix)
-        self.expand = nn.Linear(2, hidden_dim)
-        self.contract = nn.Linear(hidden_dim, num_heads, bias=False)
+        self.expand = nn.Linear(2, 512)  # Liu et al. 2022, published code
+        self.contract = nn.Linear(512, num_heads, bias=False)
         for layer in (self.expand, self.contract):
             nn.init.trunc_normal_(layer.weight, std=TABLE_STD)
         nn.init.zeros_(self.expand.bias)

@@ -15,7 +15,6 @@ from vitrail.nn.sinusoidal import position_angles
 from vitrail.nn.tokens import Grid
 
 SEQUENCE_BASE = 10_000.0  # Su et al. 2021, section 3.2.2
-GRID_BASE = 100.0  # Heo et al. 2024, section 3.1: an axis of a grid is shorter than a text
 
 Heads = Float[Tensor, "batch heads tokens dim"]
 
@@ -42,19 +41,13 @@ def rotate_pairs(x: Heads, angles: Float[Tensor, "turned pairs"]) -> Heads:
 
 
 class SequenceRotary(nn.Module):
-    """Rotate queries and keys by their position in a sequence.
-
-    Args:
-        base: of the frequencies ``base^(-2i/dim)``.
+    """Rotate queries and keys by their position in a sequence, with the frequencies ``base^(-2i/dim)``.
 
     Paper: Su et al. 2021 (RoFormer), equations 14 to 16.
     """
 
     rotate = staticmethod(rotate_pairs)
-
-    def __init__(self, *, base: float = SEQUENCE_BASE) -> None:
-        super().__init__()
-        self.base = base
+    base = SEQUENCE_BASE
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return both rotated; the queries are the last tokens of the sequence of the keys."""
@@ -70,26 +63,18 @@ class SequenceRotary(nn.Module):
         angles = position_angles(positions, query_key.shape[-1], base=self.base)
         return self.rotate(query_key.flatten(0, 1), angles).unflatten(0, query_key.shape[:2]), None
 
-    def extra_repr(self) -> str:
-        return f"base={self.base}"
-
 
 class GridRotary(nn.Module):
     """Rotate half of the channels of queries and keys by their column in a grid, the other half by their row.
 
-    Any grid works without resizing; prefix tokens are not rotated.
-
-    Args:
-        base: of the frequencies ``base^(-4i/dim)`` of each axis.
+    Any grid works without resizing; prefix tokens are not rotated. Each axis has the frequencies
+    ``base^(-4i/dim)``.
 
     Paper: Heo et al. 2024 (RoPE-ViT), section 3.1, "axial frequency".
     """
 
     rotate = staticmethod(rotate_pairs)
-
-    def __init__(self, *, base: float = GRID_BASE) -> None:
-        super().__init__()
-        self.base = base
+    base = 100.0  # Heo et al. 2024, section 3.1: an axis of a grid is shorter than a text
 
     def forward(self, query: Tensor, key: Tensor, *, grid: Grid) -> tuple[Tensor, Tensor]:
         """Return both rotated; their last tokens are those of the grid, row by row."""
@@ -107,6 +92,3 @@ class GridRotary(nn.Module):
     def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, None]:
         assert grid is not None, "positions of a grid need the grid"
         return *self(query, key, grid=grid), None
-
-    def extra_repr(self) -> str:
-        return f"base={self.base}"

@@ -96,7 +96,6 @@ def calibrate(
     *,
     split: str = "test",
     fit_on: str = "validation",
-    batch_size: int | None = None,
 ) -> Calibration:
     """Fit a temperature on one split, and score calibration on another with and without it.
 
@@ -117,7 +116,7 @@ def calibrate(
     loaded = load_classifier(run)
     scored, fitted = open_scoring(run, loaded, source, split, fit_on)
     model = loaded.model.to(inspect_machine().device)
-    outputs = [_logits(scoring, model, len(loaded.class_names), batch_size) for scoring in (scored, fitted)]
+    outputs = [_logits(scoring, model, len(loaded.class_names)) for scoring in (scored, fitted)]
     temperature = fit_temperature(*outputs[1])
     return Calibration(
         signature=scored.signature
@@ -134,7 +133,7 @@ def calibrate(
 
 
 def _logits(
-    scoring: Scoring, model: nn.Module, num_classes: int, batch_size: int | None
+    scoring: Scoring, model: nn.Module, num_classes: int
 ) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
     if not len(scoring.source):
         raise DataError(
@@ -148,6 +147,6 @@ def _logits(
         scoring.objective,
         model,
         scoring.source,
-        batch_size=batch_size or scoring.batch_size,
+        batch_size=scoring.batch_size,
     )
     return evaluator.outputs()

@@ -342,7 +342,6 @@ def probe(
     preparation: Preparing = "published",
     num_neighbours: int | None = None,
     temperature: float = TEMPERATURE,
-    batch_size: int = BATCH_SIZE,
     on_progress: OnProgress = ignore_progress,
 ) -> Report:
     """Score the features of a frozen model on the test split of a data set, which may have other classes.
@@ -384,7 +383,7 @@ def probe(
         preprocessing, prepared = as_prepared(preprocessing, str(source))
     reader = FeatureReader(model, preprocessing)
     parts = {
-        name: reader.read(dataset, name, batch_size, on_progress) for name in ("train", "validation", "test")
+        name: reader.read(dataset, name, on_progress=on_progress) for name in ("train", "validation", "test")
     }
     if protocol == "knn":
         device = reader.machine.device

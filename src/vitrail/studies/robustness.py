@@ -259,7 +259,6 @@ def measure_robustness(
     split: str = "test",
     num_images: int | None = None,
     seed: int = 0,
-    batch_size: int | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> tuple[Robustness, dict[str, np.ndarray]]:
     """Measure error rates under each corruption at each severity; return one image of each as well.
@@ -301,7 +300,6 @@ def measure_robustness(
             split=split,
             num_images=num_images,
             seed=seed,
-            batch_size=batch_size,
             on_progress=on_progress,
         )[0]
         means = {row.name: row.mean for row in other.corruptions}
@@ -324,7 +322,7 @@ def measure_robustness(
             scoring.objective,
             model,
             samples,
-            batch_size=batch_size or scoring.batch_size,
+            batch_size=scoring.batch_size,
             num_workers=0 if device.type == "cpu" else min(count_cores() - 1, MAX_WORKERS),
         )
         done += 1
