@@ -50,6 +50,18 @@ def test_empty_texts_are_left_out(tmp_path):
     assert len(dataset.without(verdict.exclude).train) == len(dataset.train) - 1
 
 
+def test_texts_in_another_encoding_are_left_out_in_their_order(tmp_path):
+    rows = MANY + ",praise\n" * 9 + "un film tr\xe8s bon,praise\na film,bl\xe2me\n"
+    (tmp_path / "train.csv").write_bytes(f"text,label\n{rows}".encode("cp1252"))
+    (tmp_path / "test.csv").write_text("text,label\ngood,praise\nbad,blame\n")
+    verdict = check_texts(open_texts(tmp_path))
+    found = {finding.check: finding for finding in verdict.findings}
+    assert found["undecodable"].items == ("train.csv:35", "train.csv:36")
+    assert "iconv -f WINDOWS-1252 -t UTF-8" in found["undecodable"].remedy
+    assert found["empty-texts"].items == tuple(f"train.csv:{line}" for line in range(26, 35))
+    assert verdict.exclude == {f"train.csv:{line}" for line in range(26, 37)}
+
+
 def test_sentences_with_tags_are_counted_by_words(tmp_path):
     (tmp_path / "train.conll").write_text("".join(f"John{i} B-PER\nruns O\n\n" for i in range(12)))
     (tmp_path / "test.conll").write_text("Paris B-LOC\nruns O\n")

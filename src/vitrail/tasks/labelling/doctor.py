@@ -44,14 +44,28 @@ class ExaminedTexts:
                 yield split_name, *row
 
     @cached_property
-    def empty(self) -> frozenset[str]:
-        """Names of texts without a word."""
-        return frozenset(name for _, name, parts, _ in self.rows() if not "".join(parts).strip())
+    def empty(self) -> dict[str, None]:
+        """Names of texts without a word, in order."""
+        return dict.fromkeys(name for _, name, parts, _ in self.rows() if not "".join(parts).strip())
+
+    @cached_property
+    def undecodable(self) -> dict[str, None]:
+        """Names of texts with bytes that are not UTF-8, or in whose labels they are, in order."""
+        return dict.fromkeys(
+            name
+            for _, name, parts, labels in self.rows()
+            if any(REPLACEMENT in text for text in (*parts, *(self.class_names[label] for label in labels)))
+        )
+
+    @cached_property
+    def unfit(self) -> frozenset[str]:
+        """Names of texts that are left out."""
+        return frozenset((*self.empty, *self.undecodable))
 
     @cached_property
     def per_class(self) -> dict[str, np.ndarray]:
         """For each split, the number of usable examples of each class."""
-        usable = self.dataset.without(self.empty).splits
+        usable = self.dataset.without(self.unfit).splits
         return {name: split.count_per_class(len(self.class_names)) for name, split in usable.items()}
 
     @property
@@ -59,7 +73,7 @@ class ExaminedTexts:
         """Split, name and labels of the usable texts, equal ones together."""
         groups: dict[tuple[str, ...], list[tuple[str, str, str]]] = defaultdict(list)
         for split, name, parts, labels in self.rows():
-            if name not in self.empty:
+            if name not in self.unfit:
                 called = " ".join(self.class_names[label] for label in labels)
                 groups[tuple(part.casefold() for part in parts)].append((split, name, called))
         return [*groups.values()]
@@ -85,7 +99,7 @@ class ExaminedTexts:
 def check_texts(dataset: TextDataset, progress: Progress | None = None) -> Verdict:
     """Examine every text of every split; return findings, errors first, and the texts to leave out."""
     examined = ExaminedTexts(dataset)
-    return judge(dataset, examined, CHECKS, exclude=examined.empty)
+    return judge(dataset, examined, CHECKS, exclude=examined.unfit)
 
 
 def view_texts(dataset: TextDataset) -> DataView:
@@ -112,13 +126,12 @@ def view_texts(dataset: TextDataset) -> DataView:
 
 
 def find_unfit(examined: ExaminedTexts) -> Iterator[Finding]:
-    """Texts without a word, of another encoding, and that the model will not read to their end."""
+    """Texts without a word or in another encoding, and texts that the model will not read to their end."""
     message, remedy = "without a word", "They are left out"
-    empty = [name for _, name, _, _ in examined.rows() if name in examined.empty]
-    yield from counted(empty, "warning", "empty-texts", "text", message, remedy)
-    lost = [name for _, name, parts, _ in examined.rows() if REPLACEMENT in "".join(parts)]
-    remedy = "Their letters are lost; convert the file, such as with: iconv -f WINDOWS-1252 -t UTF-8"
-    yield from counted(lost, "warning", "undecodable", "text", "with bytes that are not UTF-8", remedy)
+    yield from counted(examined.empty, "warning", "empty-texts", "text", message, remedy)
+    message = "with bytes that are not UTF-8"
+    remedy = "They are left out; convert the file, such as with iconv -f WINDOWS-1252 -t UTF-8"
+    yield from counted(examined.undecodable, "warning", "undecodable", "text", message, remedy)
     long = [name for _, name, parts, _ in examined.rows() if len(" ".join(parts).split()) > MAX_WORDS]
     message = f"of more than {MAX_WORDS} words"
     remedy = "Raise data.max_length to read them to the end, or divide them"

@@ -96,7 +96,7 @@ def _join(tables: Mapping[SplitName, Sequence[Table]], findings: Sequence[Findin
                     rows.setdefault(split_of.get(index, split), []).append(row)
                 else:
                     dropped.append(row)
-    remedy = "Left out; complete or remove them"
+    remedy = "Left out, and not counted above; complete or remove them"
     unlabelled = counted(dropped, "warning", "unlabelled-rows", "row", "without a label", remedy)
     of_tables = (finding for table in every for finding in table.findings)
     return RawTexts(kind, rows, (*findings, *of_tables, *unlabelled))
