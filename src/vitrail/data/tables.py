@@ -84,8 +84,8 @@ class Prose:
 
     are_columns: Callable[[Sequence[str]], bool]
     """Whether the first row is a header; else it is data."""
-    unnamed: Callable[[Path], Sequence[str]]
-    """Column names of a file without a header."""
+    unnamed: Callable[[Path, Sequence[Sequence[str]]], Sequence[str]]
+    """Column names of a file without a header, by its rows."""
     json_line: str = "a JSON object on each line"
 
 
@@ -525,7 +525,7 @@ def _read_prose(path: Path, prose: Prose) -> Table:
             remedy="Write both sides into each row, or give two files, STEM.en and STEM.de",
         )
     else:
-        header = list(prose.unnamed(path))
+        header = list(prose.unnamed(path, [row for row, _ in found[:LOOKED_AT]]))
     label = path.name.removesuffix(GZIP_SUFFIX)
     rows, names = [row for row, _ in found], [f"{label}:{number}" for _, number in found]
     return Table(path, _to_columns(header, rows), names, findings=_find_odd_rows(rows, names, label))

@@ -98,6 +98,9 @@ def test_columns_are_chosen_by_languages_and_sides(tmp_path: Path) -> None:
         read(four)
     # as sentences of Tatoeba are published
     assert pairs_of(read(tabs([(*row, "CC-BY") for row in ROWS])).splits["train"]) == ROWS
+    numbered = tabs([("7", first, "9", second) for first, second in ROWS])
+    assert pairs_of(read(numbered).splits["train"]) == ROWS
+    assert TABLE.recognises(path, None)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "|"])

@@ -17,9 +17,10 @@ from vitrail.tasks.translation import published_sets
 from vitrail.tasks.translation.dataset import PairDataset, RawPairs
 from vitrail.tasks.translation.formats import PAIR_FORMATS
 from vitrail.tasks.translation.formats.tables import NAME, is_of_pairs, read_by_name
+from vitrail.tasks.translation.formats.text_files import has_one_side
 from vitrail.tasks.translation.settings import PairDataSettings
 
-SURE, SURE_BY_NAME = 4, 5  # captions may look like text with tabs and then win, except by name
+SURE, SURE_BY_NAME, LIKELY = 4, 5, 1  # captions may look like text with tabs and then win, except by name
 MAX_TEST = 3000  # pairs held out as a test split; as large as the WMT shared tasks' sets
 
 
@@ -84,6 +85,8 @@ def recognises(source: str) -> int:
     path = Path(source).expanduser()
     if source.strip() and format_of(PAIR_FORMATS, path, None) is not None:
         return SURE
+    if source.strip() and has_one_side(path):
+        return LIKELY
     if published_sets.NAME.fullmatch(source) and not path.exists():
         return SURE_BY_NAME
     return SURE_BY_NAME * (is_name_on_hub(source, path) and is_of_pairs(source))

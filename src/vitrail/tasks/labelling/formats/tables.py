@@ -63,7 +63,7 @@ def read(path: Path, tag_column: int | None) -> RawTexts:
 
 
 def _read_table(path: Path) -> Table:
-    prose = Prose(lambda columns: _kind_of(columns) is not None, column_names)
+    prose = Prose(lambda columns: _kind_of(columns) is not None, lambda path, rows: column_names(path))
     return read_table(path, prose=prose, wanted=_is_known)
 
 

@@ -226,9 +226,25 @@ def _prose(wanted: Languages | None) -> Prose:
     return Prose(lambda columns: are_pairs(columns, wanted), _unnamed, EXPECTED)
 
 
-def _unnamed(path: Path) -> Sequence[str]:
-    """Return the languages in a file name, else source and target."""
-    return languages_in(path.name.partition(".")[0]) or languages_in(path.name) or SIDES
+def _unnamed(path: Path, rows: Sequence[Sequence[str]]) -> Sequence[str]:
+    """Return the languages in a file name, else source and target, for the first columns without numbers."""
+    languages = languages_in(path.name.partition(".")[0]) or languages_in(path.name) or SIDES
+    columns = _text_columns(rows)
+    return [
+        languages[columns.index(column)] if column in columns else f"number {column}"
+        for column in range(columns[-1] + 1)
+    ]
+
+
+def _text_columns(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the first two columns that do not hold numbers, such as Tatoeba's of sentences."""
+    width = max((len(row) for row in rows), default=2)
+    texts = [
+        column
+        for column in range(width)
+        if not all(NUMBER.fullmatch(row[column]) for row in rows if len(row) > column)
+    ]
+    return texts[:2] if len(texts) > 1 else [0, 1]
 
 
 def _is_plain(name: str, kind: Any) -> bool:
@@ -242,14 +258,15 @@ def _header(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _are_sentences(rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first two columns of a table without header look like sentences."""
+    """Return whether the first two columns of text in a table without header look like sentences."""
     filled = [row for row in rows if any(cell.strip() for cell in row)]
     wide = [row for row in filled if len(row) > 1]
     if not wide or len(wide) < MOST * len(filled):
         return False
     if any(name.lower() in IMAGE_COLUMNS for name in _header(filled)):
         return False
-    return all(_is_text([row[column].strip() for row in wide]) for column in (0, 1))
+    columns = _text_columns(wide)
+    return all(_is_text([row[column].strip() for row in wide if len(row) > column]) for column in columns)
 
 
 def _is_text(cells: Sequence[str]) -> bool:

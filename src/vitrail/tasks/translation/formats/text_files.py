@@ -11,7 +11,7 @@ import numpy as np
 from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding, about
 from vitrail.data.formats import Format
-from vitrail.data.splits import assign_splits
+from vitrail.data.splits import assign_splits, split_of
 from vitrail.data.text.languages import Languages, choose_languages, is_language
 from vitrail.data.text.lines import GZIP_SUFFIX, read_lines
 from vitrail.tasks.translation.dataset import PairSplit, RawPairs
@@ -28,6 +28,11 @@ Texts = dict[str, dict[str, Path]]
 def recognises(path: Path, wanted: Languages | None) -> bool:
     """Accept a folder with such files, the common prefix of two, or one of the two."""
     return bool(_paired(_list_texts(path, wanted)))
+
+
+def has_one_side(path: Path) -> bool:
+    """Tell a folder of texts such as ``train.en`` alone, which opening explains."""
+    return path.is_dir() and any(split_of(stem) for stem in _list_texts(path, None))
 
 
 def read(path: Path, wanted: Languages | None) -> RawPairs:
