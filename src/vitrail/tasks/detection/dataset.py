@@ -118,10 +118,6 @@ class SourceFacts:
     unlisted_images: tuple[str, ...] = ()
     """Image files that are not used, since no annotation or list mentions them."""
 
-    def num_left_out(self, name: str) -> int:
-        """Return the number of boxes of an image that were left out for either reason."""
-        return len(self.unknown_boxes.get(name, ())) + self.malformed_boxes.get(name, 0)
-
 
 @dataclass(frozen=True, kw_only=True)
 class BoxDataset(DividedDataset[BoxSplit]):

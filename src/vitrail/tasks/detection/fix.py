@@ -119,7 +119,6 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
     folder = folder.expanduser()
     refuse_folder(folder, dataset.source)
     items: Items = defaultdict(list)
-    _note_classes(dataset, items)
     examined = inspect_boxes(dataset)
     for fault in find_wrong_formats(examined):
         if fault.check != "wrong-format":
@@ -193,33 +192,18 @@ def refuse_folder(folder: Path, source: str) -> None:
         )
 
 
-def _note_classes(dataset: BoxDataset, items: Items) -> None:
-    """Note the boxes whose class ids are off by one, and those that were left out."""
-    facts, names = dataset.facts, {name for split in dataset.splits.values() for name in split.names}
-    if id_shift(facts.declared_class_ids, facts.boxes_by_class_id):
-        items["renumbered"] = [
-            f"{name}: box {number}"
-            for split in dataset.splits.values()
-            for name, labels in zip(split.names, split.labels, strict=True)
-            for number in range(len(labels))
-        ]
-    for name, keys in facts.unknown_boxes.items():
-        items["unknown-class"] += [f"{name}: a box of class id {key}" for key in keys if name in names]
-    for name, number in facts.malformed_boxes.items():
-        items["malformed"] += [name] * (number if name in names else 0)
-
-
 def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, RepairedBoxes]]:
     """Yield the images to keep with their repaired boxes; note changes."""
-    dataset, suspicion = examined.dataset, examined.format.suspicion
+    dataset, facts, suspicion = examined.dataset, examined.dataset.facts, examined.format.suspicion
+    shift = id_shift(facts.declared_class_ids, facts.boxes_by_class_id)
     first_split: dict[bytes, str] = {}
     for image in examined.images:  # train, validation, test
         seen, frame, boxes = image.inspection, image.frame, image.boxes_xyxy
-        numbers: dict[str, Sequence[int]] = {}
+        numbers: dict[str, Sequence[int]] = {"renumbered": range(len(boxes)) if shift else ()}
         if suspicion is not None:
             size_read = dataset.splits[image.split].sizes[image.position]
             boxes = reread_boxes(boxes, np.repeat(size_read[None], len(boxes), axis=0), suspicion)
-            frame = frame_of(seen, dataset.facts.claimed_sizes.get(image.name), boxes)
+            frame = frame_of(seen, facts.claimed_sizes.get(image.name), boxes)
             numbers["reread"] = range(len(boxes))
         if frame.kind in ("turned", "scaled"):
             boxes = to_upright(boxes, frame, seen)
@@ -227,10 +211,12 @@ def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, 
         repaired = repair_boxes(boxes, image.labels, image.is_crowd, (seen.height, seen.width))
         numbers |= repaired.changes
         changes = {kind: [f"{image.name}: box {n}" for n in each] for kind, each in numbers.items()}
-        if frame.kind == "unknown":
-            changes["resized"] = [image.name]
-        had_boxes = len(image.labels) or dataset.facts.num_left_out(image.name)
-        if had_boxes and not len(repaired.kept):
+        unknown = facts.unknown_boxes.get(image.name, ())
+        changes["unknown-class"] = [f"{image.name}: a box of class id {key}" for key in unknown]
+        changes["malformed"] = [image.name] * facts.malformed_boxes.get(image.name, 0)
+        changes["resized"] = [image.name] if frame.kind == "unknown" else []
+        has_boxes = len(image.labels) or unknown or changes["malformed"]
+        if has_boxes and not len(repaired.kept):
             changes["emptied"] = [image.name]
         elif first_split.setdefault(seen.pixel_hash, image.split) != image.split:
             changes = {"copy": [image.name]}
