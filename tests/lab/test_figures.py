@@ -289,7 +289,7 @@ def test_a_head_by_hand_is_computed_step_by_step() -> None:
         (["typographic", "--set", "template=a photo"], "placeholders"),
         (["attention", "--set", "x=[[1,2],[3]]"], "equally long"),
         (["attention", "--set", "query=[[1,2]]"], "4 rows"),
-        (["attention", "--set", "head=1"], "there is no head 1"),
+        (["attention", "--set", "head=2"], "there is no head 2. Expected 1 to 1"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_before_a_file_is_written(

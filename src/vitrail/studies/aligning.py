@@ -58,7 +58,8 @@ def measure_alignments(
     Returns:
         : The scores of the best layer's mean over heads: ``aer`` with ``precision`` (of possible links) and
         ``recall`` (of sure ones) if there is gold, and ``entropy``. The table ``maps`` has all layers and
-        heads, for the rows that write a word and those that read it; ``tags`` has the parts of speech.
+        heads (from 1), for the rows that write a word and those that read it; ``tags`` has the parts of
+        speech.
 
     Raises:
         ConfigError: no file is given, the model does not translate by attention, or there is no such split.
@@ -134,7 +135,7 @@ def _measure(
         for rows in ROWS:
             for title, each in zip(layer_titles(layers), layers, strict=True):
                 count = each.weights.shape[1]
-                numbers = [None, *range(count)] if count > 1 else [None]
+                numbers = [None, *range(1, count + 1)] if count > 1 else [None]
                 maps += [{"layer": title, "head": head, "rows": rows} for head in numbers]
     stacked = torch.stack(weights)
     found = torch.zeros(2, *stacked.shape[:2])

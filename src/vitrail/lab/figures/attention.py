@@ -60,8 +60,8 @@ class AttentionHead(Drawing):
     """Width of a head where its matrices are random."""
     num_heads: int = Field(default=1, ge=1)
     """Heads."""
-    head: int = 0
-    """The head shown, counted from 0."""
+    head: int = 1
+    """The head shown, counted from 1."""
     causal: bool = False
     """Whether a token sees only itself and earlier ones."""
     positions: bool = False
@@ -91,10 +91,10 @@ class AttentionHead(Drawing):
         return len(self.x[0]) if self.x else self.dim
 
     def draw(self) -> Drawn:
-        if not 0 <= self.head < self.num_heads:
+        if not 1 <= self.head <= self.num_heads:
             raise ConfigError(
                 f"there is no head {self.head}",
-                expected=f"a head below {self.num_heads}, counted from 0",
+                expected=f"1 to {self.num_heads}",
                 remedy="Change head or num_heads with --set",
             )
         generator = torch.Generator().manual_seed(self.seed)
@@ -114,7 +114,7 @@ class AttentionHead(Drawing):
         mask = causal_mask(len(words)) if self.causal else None
         with record_attention(heads, keep_qkv=True) as recorded:
             heads(x[None], may_attend=mask)
-        steps = steps_matrices(recorded[0], self.head, words, words)
+        steps = steps_matrices(recorded[0], self.head - 1, words, words)
         return Drawn(matrix_figure(steps), steps)
 
 
