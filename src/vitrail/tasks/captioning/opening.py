@@ -26,9 +26,6 @@ def open_captions(source: str | os.PathLike[str], *, settings: DataSettings | No
         source: a folder, a file (.json, .csv, .tsv, .jsonl, .parquet, .token), or a Hugging Face name
             (``hf:owner/name``).
         settings: fractions and seed of missing splits; nothing else is read here.
-
-    Raises:
-        DataError: there is nothing of that name, its format is unknown, or it cannot be used.
     """
     text = os.fspath(source)
     raw, format_name = locate(text, read=_read_path, read_by_name=read_by_name)

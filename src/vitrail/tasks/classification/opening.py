@@ -77,9 +77,6 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
 
 def open_to_score(source: str | os.PathLike[str], *, settings: DataSettings | None = None) -> ImageDataset:
     """Open a data set like ``open_dataset``, also without training images.
-
-    Raises:
-        DataError: there is nothing of that name, its format is unknown, or it cannot be used.
     """
     text = os.fspath(source)
     columns = ("", "")

@@ -37,9 +37,6 @@ def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | No
         source: a folder, a file (COCO's .json, YOLO's .yaml, .parquet), a Hugging Face name
             (``hf:owner/name``), or ``shapes``, which are drawn by the program.
         settings: the fractions and the seed of missing splits; its ``source`` and sizes are not read here.
-
-    Raises:
-        DataError: there is nothing of that name, its format is unknown, or it cannot be used.
     """
     text = os.fspath(source)
     if is_shapes(text):
