@@ -76,8 +76,7 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
 
 
 def open_to_score(source: str | os.PathLike[str], *, settings: DataSettings | None = None) -> ImageDataset:
-    """Open a data set like ``open_dataset``, also without training images.
-    """
+    """Open a data set like ``open_dataset``, also without training images."""
     text = os.fspath(source)
     columns = ("", "")
     if isinstance(settings, ImageDataSettings):

@@ -363,8 +363,12 @@ def test_broken_files_are_explained(tmp_path: Path, content: bytes, given: str) 
 def test_files_without_images_are_read_where_no_other_is(
     tmp_path: Path, name: str, content: bytes, is_coco: bool
 ) -> None:
-    write_images(tmp_path / "images", varied_scenes(3, seed=0))
-    (tmp_path / name).write_bytes(content)
+    write_images(tmp_path / "classes" / "cat", varied_scenes(3, seed=0))
+    write_images(tmp_path / "set" / "images", varied_scenes(3, seed=0))
+    for folder in ("classes", "set"):
+        (tmp_path / folder / name).write_bytes(content)
+    assert not COCO.recognises(tmp_path / "classes")
+    tmp_path /= "set"
     assert COCO.recognises(tmp_path) == is_coco
     write_json(tmp_path / "labels.json", coco_content(varied_scenes(3, seed=0)))
     assert_holds(COCO.read(tmp_path), varied_scenes(3, seed=0))

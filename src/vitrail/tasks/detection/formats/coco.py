@@ -19,6 +19,8 @@ from vitrail.data.file_places import (
     PEEK,
     ImageFinder,
     existing,
+    first_entries,
+    is_image_name,
     looks_like_coco,
     nested,
     plain_bytes,
@@ -283,7 +285,10 @@ def _candidates(root: Path) -> list[Path]:
         named = [file for file in files if file.name.startswith(chosen)]
         if named:
             return named
-    return files or [file for file in listed if _lacks_images(file)]
+    entries = [entry for folder in existing([root, root / "images"]) for entry in first_entries(folder)]
+    if files or not any(is_image_name(entry.name) for entry in entries):  # else folders may be classes
+        return files
+    return [file for file in listed if _lacks_images(file)]
 
 
 def _lacks_images(file: Path) -> bool:
