@@ -49,7 +49,6 @@ def read_image(
     *,
     at_least: tuple[int, int] | None = None,
     name: str | None = None,
-    max_pixels: int = MAX_PIXELS,
 ) -> Image.Image:
     """Decode an image to upright 8-bit RGB.
 
@@ -62,13 +61,12 @@ def read_image(
         at_least: height and width that suffice; a large JPEG is then decoded at a half, a quarter or an
             eighth of its size, which saves most of the time.
         name: the image's name in errors; by default the path.
-        max_pixels: larger images are refused before anything is decoded.
 
     Raises:
         TooManyPixelsError: the image is too large.
         DataError: the file is missing, empty, truncated, or no image of one of ``READ_FORMATS``.
     """
-    with open_image(source, name=name, max_pixels=max_pixels) as image:
+    with open_image(source, name=name) as image:
         return decode(image, at_least=at_least)
 
 
@@ -78,8 +76,8 @@ def open_image(
 ) -> Iterator[Image.Image]:
     """Open an image so far that its size is known; ``decode`` reads its pixels inside the context.
 
-    Arguments and errors are those of ``read_image``; errors of decoding inside the context become
-    ``DataError`` too.
+    More than ``max_pixels`` are refused before anything is decoded. Other arguments and errors are those of
+    ``read_image``; errors of decoding inside the context become ``DataError`` too.
     """
     called = name if name is not None else str(source) if isinstance(source, Path) else "an image in memory"
     if isinstance(source, np.ndarray):

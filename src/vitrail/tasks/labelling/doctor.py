@@ -114,7 +114,7 @@ def view_texts(dataset: TextDataset) -> DataView:
         return Drawn(f"<p>{' '.join(tagged)}</p>")
 
     def count(split: TextSplit) -> list[int]:
-        return [len(split.text(index).split()) for index in range(len(split))]
+        return [len(" ".join(parts).split()) for parts in split.parts]
 
     return DataView(
         draw,
