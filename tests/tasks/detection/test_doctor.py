@@ -255,6 +255,7 @@ def test_one_split_of_another_format_is_named(tmp_path: Path) -> None:
         (lambda root, scenes: write_coco(root, scenes, used_ids=(1, 2, 9)), "unknown-class-ids", "warning"),
         (lambda root, scenes: write_yolo(root, scenes, used_ids=(0, 1, 9)), "unknown-class-ids", "warning"),
         (lambda root, scenes: write_coco(root, scenes, ids=(1, 5, 90)), "class-ids-with-gaps", "info"),
+        (lambda root, scenes: write_coco(root, scenes, ids=(1, 5, 10**12)), "class-ids-with-gaps", "info"),
         (lambda root, scenes: write_coco(root, scenes, ids=(0, 1, 2)), "class-ids-start", "info"),
         (
             lambda root, scenes: write_yolo(

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from itertools import starmap
+from itertools import islice, starmap
 
 import numpy as np
 
 from vitrail.data.dataset import Progress
-from vitrail.data.findings import MAX_LISTED, Finding, Verdict, joined, judge, number_of
+from vitrail.data.findings import MAX_LISTED, Finding, Verdict, joined, judge, number_of, some_of
 from vitrail.data.image_checks import (
     find_conversions,
     find_missing_splits,
@@ -31,6 +31,7 @@ from vitrail.tasks.detection.inspection import ExaminedBoxes, inspect_boxes
 
 SCORED_BOXES = 100  # of an image, the best ones, that the COCO protocol counts
 FAR_MORE = 10  # times the usual number of boxes in an image
+SHOWN_IDS = 100  # of ids that no class has; there may be billions
 FIRST_IDS = {"COCO": 1, "YOLO": 0}  # by format, as its own tools write them
 SIZE_FAULTS = {
     "turned": "exif-rotation",
@@ -94,13 +95,14 @@ def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
             images or map(str, unknown),
             boxes=number_of(sum(used[class_id] for class_id in unknown), "box"),
             ids=number_of(len(unknown), "class id"),
-            some=_some(unknown),
+            some=some_of([*map(str, unknown)], len(unknown)),
             first=first,
             last=last,
         )
-    missing = sorted(set(range(first, last + 1)) - set(declared))
-    spread = {"first": first, "last": last, "some": _some(missing), "num_classes": len(declared)}
-    yield from listed("class-ids-with-gaps", map(str, missing), **spread)
+    gaps = (str(number) for number in range(first, last + 1) if number not in declared)
+    missing, count = [*islice(gaps, SHOWN_IDS)], last - first + 1 - len(declared)
+    spread = {"first": first, "last": last, "num_classes": len(declared), "count": count}
+    yield from listed("class-ids-with-gaps", missing, some=some_of(missing, count), **spread)
     usual = FIRST_IDS.get(examined.dataset.format)
     if usual is not None and first != usual:
         yield finding("class-ids-start", first=first, usual=usual)
@@ -245,8 +247,3 @@ CHECKS: tuple[Callable[[ExaminedBoxes], Iterator[Finding]], ...] = (
     find_conversions,
     find_odd_sizes,
 )
-
-
-def _some(ids: list[int]) -> str:
-    shown = ", ".join(map(str, ids[:10]))
-    return f"{shown} and {len(ids) - 10} more" if len(ids) > 10 else shown
