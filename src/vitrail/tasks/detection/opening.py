@@ -85,9 +85,7 @@ def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
     found = format_of(BOX_FORMATS, path) or format_by_suffix(BOX_FORMATS, path)
     if found is not None:
         raw = found.read(path)
-        others = [
-            entry.name for entry in BOX_FORMATS.values() if entry is not found and entry.recognises(path)
-        ]
+        others = [each.name for each in BOX_FORMATS.values() if each is not found and each.recognises(path)]
         if others:
             several = finding("several-formats", formats=" and ".join([found.name, *others]), read=found.name)
             raw = replace(raw, findings=(*raw.findings, several))

@@ -367,6 +367,7 @@ def test_files_without_images_are_read_where_no_other_is(
     write_images(tmp_path / "set" / "images", varied_scenes(3, seed=0))
     for folder in ("classes", "set"):
         (tmp_path / folder / name).write_bytes(content)
+    (tmp_path / "set" / "._hidden.json").write_bytes(content)
     assert not COCO.recognises(tmp_path / "classes")
     tmp_path /= "set"
     assert COCO.recognises(tmp_path) == is_coco

@@ -278,8 +278,7 @@ def _assign_splits(root: Path) -> tuple[dict[SplitName, Path], list[Path]]:
 def _candidates(root: Path) -> list[Path]:
     folders = existing([root, root / "annotations", root / "Annotations", *split_folders(root).values()])
     marks = (INSTANCES, ROBOFLOW_NAME)  # tell a file by its name, however damaged it may be
-    listed = [file for folder in folders for file in sorted(folder.glob("*.json"))[:MAX_FILES]]
-    listed = [file for file in listed if not file.name.startswith(".")]
+    listed = [file for folder in folders for file in sorted(folder.glob("[!.]*.json"))[:MAX_FILES]]
     files = [file for file in listed if file.name.startswith(marks) or looks_like_coco(file)]
     for chosen in marks:
         named = [file for file in files if file.name.startswith(chosen)]
