@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MAX_WIDTH = 80
 MOST_COLUMNS, LONGEST_COLUMN = 8, 6  # of a printed matrix: columns, and characters of their names
 IN_WORDS = {"nll": "log loss", "correct": "training accuracy"}  # of scores, for a reader
+BAR_WIDTH = 40  # of a bar with counts and time, beside its text
 SELDOM_S = 15.0  # between lines of progress where there is no terminal
 
 
@@ -172,7 +173,8 @@ class Live:
 
     def update(self, text: str, **changes: Any) -> None:
         """Change the bar: its text, ``completed``, ``total`` or ``left``, the time."""
-        self._progress.update(self._bar, description=text, **changes)
+        shown = text[: max(self._console.width - BAR_WIDTH, 0)]  # longer ones would squeeze the bar
+        self._progress.update(self._bar, description=shown, **changes)
 
     def write(self, line: str) -> None:
         """Write a line where there is no bar."""

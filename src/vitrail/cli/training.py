@@ -266,11 +266,11 @@ def show_training() -> Iterator[OnPipelineEvent]:
 @contextmanager
 def show_progress(console: Console) -> Iterator[OnEvent]:
     """Yield a listener for ``fit``: a bar on a terminal, occasional lines elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
     from vitrail.train.events import Kept, Logged, Replanned, Started, Stepped, StoppedEarly, Validated
 
-    columns = TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = BarColumn(16), MofNCompleteColumn(), TimeRemainingColumn()
     with show.live(console, *columns) as live:
         state = scores = ""
         plans: list[int] = []
