@@ -85,7 +85,7 @@ function preview(file) {
 async function sayQuickly(file, signal) {
   const [result] = (await ask(signal, "predict", file, typeOf(file), readOptions())).results;
   if (isDetector) {
-    part("answer").textContent = `${result.boxes.length} boxes`;
+    part("answer").textContent = `${result.boxes.length} ${result.boxes.length === 1 ? "box" : "boxes"}`;
     part("classes").replaceChildren(...scoreRows(result.boxes.map((box) => [box.class, box.score])));
     return;
   }

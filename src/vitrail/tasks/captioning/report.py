@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from vitrail.core.errors import DataError
+from vitrail.data.findings import number_of
 from vitrail.data.images import read_image
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.report.page import picture_uri, section
@@ -73,7 +74,7 @@ def conclude_captions(report: Report) -> Diagnosis:
     pairs = [(image.caption, image.references[0]) for image in tables.images]
     bleu, cut_off = tables.scores.bleu[3], report.scores.get("cut_off", 0.0)
     problems = text_problems(100 * bleu, pairs, cut_off, name="captions")
-    result = f"BLEU-4 {bleu:.3f} and CIDEr {tables.scores.cider:.3f} on {len(pairs):,} images."
+    result = f"BLEU-4 {bleu:.3f} and CIDEr {tables.scores.cider:.3f} on {number_of(len(pairs), 'image')}."
     return Diagnosis(result, problems)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vitrail.data.findings import number_of
 from vitrail.data.settings import AugmentSettings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.captioning.dataset import CaptionDataset
@@ -50,7 +51,7 @@ def choose(
         optim=optim,
         train=TrainSettings(steps=1, batch_size=batch_size, precision=machine.precision),
     )
-    texts = f"{dataset.train.num_captions:,} captions of {len(dataset.train):,} images"
+    texts = f"{number_of(dataset.train.num_captions, 'caption')} of {number_of(len(dataset.train), 'image')}"
     size_reason = "the size that the weights were trained with" if pretrained else "the model's own"
     return experiment, [
         Choice("model.name", name, reason),

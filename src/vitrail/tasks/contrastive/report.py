@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from vitrail.core.errors import DataError
+from vitrail.data.findings import number_of
 from vitrail.data.text.rows import bounded_row
 from vitrail.interpret.draw import to_picture
 from vitrail.models.checkpoint import LoadedModel
@@ -83,7 +84,7 @@ def conclude_retrieval(report: Report) -> Diagnosis:
     scores, num_images = report.scores, report.tables["num_images"]
     chance = statistics.fmean(min(depth / num_images, 1.0) for depth in DEPTHS)
     recall = statistics.fmean(scores[f"text_to_image_r{depth}"] for depth in DEPTHS)
-    searched = f"{num_images:,} images and {report.tables['num_texts']:,} texts"
+    searched = f"{number_of(num_images, 'image')} and {number_of(report.tables['num_texts'], 'text')}"
     result = f"Mean recall {scores['mean_recall']:.1%} among {searched}, both ways, first 1, 5 and 10."
     if recall >= BEYOND_CHANCE * chance or chance == 1:
         return Diagnosis(result)

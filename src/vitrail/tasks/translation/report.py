@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from vitrail.data.findings import number_of
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.picture import alignment_svg, panel_of
 from vitrail.report.page import section, table
@@ -64,7 +65,9 @@ def conclude_translations(report: Report) -> Diagnosis:
     pairs = [(sentence.hypothesis, sentence.reference) for sentence in tables.sentences]
     bleu, cut_off = tables.scores.bleu, report.scores.get("cut_off", 0.0)
     problems = text_problems(bleu.score, pairs, cut_off, name="translations")
-    return Diagnosis(f"BLEU {bleu.score:.1f} ({_interval(bleu)}) on {len(pairs):,} sentence pairs.", problems)
+    return Diagnosis(
+        f"BLEU {bleu.score:.1f} ({_interval(bleu)}) on {number_of(len(pairs), 'sentence pair')}.", problems
+    )
 
 
 def _head(record: RunRecord, tables: TranslationTables) -> str:
