@@ -123,6 +123,20 @@ def test_batches_hold_every_text_once_and_little_padding(vocabulary):
         assert sum(map(sum, lengths)) > 0.85 * padded
 
 
+def test_tables_have_the_index_of_each_text_or_word(reader, tagger):
+    reports = [json.loads((run.folder / "report.json").read_text()) for run, _ in (reader, tagger)]
+    of_texts, of_words = (report["tables"]["indices"] for report in reports)
+    assert of_texts == [*range(len(of_texts))]
+    texts, places = zip(*(divmod(number, 2**20) for number in of_words), strict=True)
+    assert sorted(set(texts)) == [*range(20)]
+    assert places[: texts.count(0)] == tuple(range(texts.count(0)))
+
+
+def test_one_sentence_alone_is_a_list_of_one(reader):
+    (found,) = Labeller(reader[0].folder).label("big man runs")
+    assert found.text == "big man runs"
+
+
 def test_the_page_shows_errors_and_the_words_that_decide(reader):
     page = (reader[0].folder / "report.html").read_text()
     assert "Which words decide" in page
@@ -155,7 +169,7 @@ def test_lines_are_labelled_from_the_command_line(reader, tagger, tmp_path, caps
     assert main(["label", run, str(tmp_path / "lines.txt"), "-o", str(tmp_path / "found.csv")]) == 1
     assert (tmp_path / "found.csv").read_text().splitlines()[2] == "2,,,"
     assert main(["label", run, str(tmp_path / "found.csv")]) == 2
-    assert "is a table" in capsys.readouterr().err
+    assert "is a table" in " ".join(capsys.readouterr().err.split())
     assert main(["label", names, "--text", "Ann lives in Oslo ."]) == 0
     assert "B-LOC" in capsys.readouterr().out
     assert main(["label", run, "x.txt", "--text", "a"]) == 2

@@ -91,6 +91,11 @@ def test_empty_and_unreadable_lines_keep_their_position(translator: Translator) 
     assert found[2].text
 
 
+def test_one_sentence_alone_is_a_list_of_one(translator: Translator) -> None:
+    (alone,), (found,) = (translator.translate(each, max_length=4) for each in (ENGLISH[0], [ENGLISH[0]]))
+    assert alone == found
+
+
 def test_lines_before_a_failure_are_translated(translator: Translator) -> None:
     def lines() -> Iterator[Line]:
         yield from ENGLISH[:2]

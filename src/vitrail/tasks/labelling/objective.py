@@ -33,7 +33,7 @@ class TextBatch(TensorBatch):
     labels: Int[Tensor, "texts ..."]
     """Of each text; or of each token, ``NO_LABEL`` where no word begins."""
     numbers: Int[Tensor, "texts ..."]
-    """Number of each label: the index of its text times ``MOST_WORDS``, plus the place of its word."""
+    """Number of each label: the index of its text; of words times ``MOST_WORDS``, plus the word's place."""
 
 
 class LabellingObjective:
@@ -69,7 +69,8 @@ class LabellingObjective:
         for row, each in enumerate(samples):
             places = (row, each.encoded.starts) if self.of_words else row
             labels[places] = torch.from_numpy(each.labels)
-            numbers[places] = torch.arange(len(each.labels)) + each.index * MOST_WORDS
+            first = each.index * MOST_WORDS if self.of_words else each.index
+            numbers[places] = first + torch.arange(len(each.labels))
         return TextBatch(tokens, lengths, labels, numbers)
 
     def loss(self, model: nn.Module, batch: TextBatch) -> Loss:

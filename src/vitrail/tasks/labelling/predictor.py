@@ -104,9 +104,10 @@ class Labeller:
         """Label texts in order; one that cannot be labelled gets an error instead of raising.
 
         Args:
-            texts: sentences, or read errors, as ``read_lines`` yields.
+            texts: sentences, or one alone, or read errors, as ``read_lines`` yields.
             top: number of labels of each part.
         """
+        texts = [texts] if isinstance(texts, str) else texts
         return Results(
             answer_in_order(
                 chunks_of([*texts], self.batch_size),

@@ -37,18 +37,19 @@ def write_labelling_report(
         spans = [(f"{scores['span_f1']:.2%}", "F1 of spans", remark)]
     parts = [
         class_headline(record, things=things, first=spans),
-        _errors(record, test),
+        _errors(record, test, of_words=things == "words"),
         _examples(explained),
         *class_sections(record, things=things, note=LOSS_NOTE),
     ]
     write_run_page(path, record, parts, style=STYLE)
 
 
-def _errors(record: RunRecord, test: TextSplit) -> str:
+def _errors(record: RunRecord, test: TextSplit, *, of_words: bool) -> str:
     tables, names = ClassificationTables.from_tree(record.report.tables), record.report.class_names
     rows = []
     for row in most_confident_errors(tables, NUM_ERRORS):
-        index, place = divmod(tables.indices[row], MOST_WORDS)
+        number = tables.indices[row]
+        index, place = divmod(number, MOST_WORDS) if of_words else (number, 0)
         text = test.text(index)
         if len(test.parts[index]) > 1:
             text = f"{test.parts[index][place]}, in: {text}"

@@ -149,7 +149,7 @@ class Translator:
         ``read_ahead`` lines are buffered.
 
         Args:
-            lines: sentences, or read errors, as ``read_lines`` yields.
+            lines: sentences, or one alone, or read errors, as ``read_lines`` yields.
             beam_size: as in ``Search``; by default as the run was scored.
             length_penalty, penalty_form: likewise.
             batch_tokens: maximum subwords of a batch, including padding.
@@ -174,6 +174,7 @@ class Translator:
     ) -> ResultStream[Translation]:
         """Translate lines like ``translate``."""
         search.check(batch_tokens, read_ahead)
+        lines = [lines] if isinstance(lines, str) else lines
         found = answer_in_order(
             map(self._encode, read_chunks(iter(lines), read_ahead)),
             read=self._check,
