@@ -205,9 +205,9 @@ class HeadMeter:
         self._rows.setdefault(recorded.layer, (tokens, spread))
 
     def _join(self, group: list[str]) -> HeadGroup:
-        blocks = [torch.cat([self._overlaps[layer, other][0] for other in group], dim=1) for layer in group]
-        num_heads = tuple(len(block) for block in blocks)
-        return HeadGroup(tuple(group), num_heads, (torch.cat(blocks) / self.num_samples).float())
+        means = {pair: total / count for pair, (total, count) in self._overlaps.items()}
+        blocks = [torch.cat([means[layer, other] for other in group], dim=1) for layer in group]
+        return HeadGroup(tuple(group), tuple(map(len, blocks)), torch.cat(blocks).float())
 
 
 @dataclass

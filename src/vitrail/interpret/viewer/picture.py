@@ -143,11 +143,7 @@ def _wrap(lines: Sequence[str], width: int) -> list[str]:
 
 
 def still_html(explanation: Explanation, number: int) -> str:
-    """Draw an explanation into a page, for readers without scripts.
-
-    Args:
-        number: index of the explanation on the page.
-    """
+    """Draw the explanation with this number on a page, for readers without scripts."""
     name, title = escape(explanation.name), escape(explanation.title)
     if explanation.picture is None:
         alignment = alignment_svg(f"alignment {number}", panel_of(explanation.maps[0]))
@@ -167,11 +163,7 @@ def panel_of(maps: Maps, layer: int | None = None, head: int | None = None, *, t
 
 
 def alignment_svg(name: str, panel: Matrix) -> str:
-    """Draw an alignment whose text has the page's colours.
-
-    Args:
-        name: alternative text, unique on the page.
-    """
+    """Draw an alignment whose text has the page's colours, under a name that is unique on the page."""
     with _any_letters():
         figure, axes = new_figure("", "", size=_size(panel))
         axes.grid(visible=False)

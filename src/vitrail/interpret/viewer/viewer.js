@@ -365,7 +365,6 @@ function fill() {
   byId("lead").textContent = (shown.views.every((other) => other.className) ? "Bright is what speaks for the class." : LEADS[boxesOf() ? "boxes" : kind]) + (boxesOf() && findView((other) => other.queries?.kind === "grid") >= 0 ? ENCODER_LEAD : "");
   byId("views").replaceChildren(...shown.views.map(viewChoice));
   byId("views").parentElement.hidden = shown.views.length < 2 && !each.note;
-  byId("note").textContent = state.layer === each.first ? each.note : "";
   view.hidden = !isHeat;
   for (const id of ["matrix", "sentence"]) byId(id).hidden = isHeat;
   for (const [name, isShown] of [["of-picture", isHeat], ["of-boxes", boxesOf()], ["of-words", (isHeat && kind === "tokens") || each.steps.length]]) {
