@@ -371,6 +371,14 @@ def test_explain_refuses_what_a_kind_of_model_has_no_use_for(
     assert re.search(rf"{named} requires?", " ".join(error.split()))
 
 
+@pytest.mark.parametrize("command", ["label", "translate"])
+def test_a_file_and_a_sentence_exclude_each_other(run: Run, command: str) -> None:
+    code, _, error = run(command, "somewhere", "letter.en", "--text", "A dog.")
+
+    assert code == 2
+    assert "letter.en and --text were given. Expected one of them" in error
+
+
 def test_an_explanation_is_a_picture_or_a_page(run: Run, trained: tuple[Path, Path]) -> None:
     photos, folder = trained
     image = next((photos / "red").iterdir())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -99,7 +100,6 @@ def label(
         json: Print JSON instead of a table.
         output: Write to this file; the suffix decides the format: .json, .jsonl, .csv, .tsv or .txt.
     """
-    import sys
     from contextlib import nullcontext
 
     from vitrail.data.text.input_lines import open_lines, read_lines
@@ -108,14 +108,9 @@ def label(
 
     if output is not None:
         check_answer_file(output)
-    if file is not None and text:
-        raise ConfigError(
-            f"{file} and --text were given", expected="one of them", remedy="Leave out the other"
-        )
+    given = _texts_or_standard_input(text, file)
     labeller = Labeller(run)
-    if text:
-        return deliver(label_results(labeller.label(text, top=top)), output, as_json=json)
-    with nullcontext(sys.stdin.buffer) if file in (None, "-") else open_lines(file) as stream:
+    with nullcontext(given) if file in (None, "-") else open_lines(file) as stream:
         found = labeller.label(read_lines(stream), top=top)
     return deliver(label_results(found), output, as_json=json)
 
@@ -126,6 +121,7 @@ def translate(
     file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     /,
     *,
+    text: Texts = (),
     beam: Count | None = None,
     length_penalty: float | None = None,
     penalty_form: Literal["power", "gnmt"] | None = None,
@@ -141,6 +137,7 @@ def translate(
     Args:
         run: A run directory, a checkpoint folder of a translator, or its export for CTranslate2.
         file: UTF-8 text, one sentence per line, or its .gz; - or nothing reads standard input.
+        text: A sentence instead of a file; may be given several times.
         beam: Beam size; 1 is greedy and fastest. Default: as in the run's evaluation.
         length_penalty: Length exponent a; 0 prefers short translations, 2 long ones. Default: as for beam.
         penalty_form: Length penalty: power, length^a, or gnmt, ((5 + length) / 6)^a. Default: as for beam.
@@ -157,12 +154,13 @@ def translate(
     from vitrail.tasks.translation.predictor import Translator
     from vitrail.tasks.translation.search import Search
 
+    given = _texts_or_standard_input(text, file)
     translator = Translator(run)
     usual = translator.search
     done = translate_file(
         translator,
         file,
-        standard_input=sys.stdin.buffer,
+        standard_input=given,
         standard_output=sys.stdout.buffer,
         tell=show.line_fault,
         output=output,
@@ -177,6 +175,20 @@ def translate(
         batch_tokens=batch_tokens,
     )
     return EXIT_SOME_FAILED if done.errors else 0
+
+
+def _texts_or_standard_input(texts: Sequence[str], file: str | None) -> Any:
+    """Return sentences that stand in the command as a stream of lines, or standard input without any."""
+    import io
+    import sys
+
+    if file is not None and texts:
+        raise ConfigError(
+            f"{file} and --text were given", expected="one of them", remedy="Leave out the other"
+        )
+    if not texts:
+        return sys.stdin.buffer
+    return io.BytesIO("".join(" ".join(text.splitlines()) + "\n" for text in texts).encode())
 
 
 @app.command(help_epilogue="Example: vitrail classify runs/clip holiday/ --names beach,mountain,city")

@@ -110,7 +110,7 @@ def test_a_file_is_read_and_another_written(translator: Translator, tmp_path: Pa
     ("source", "output", "error", "message"),
     [
         ("in.en", "./in.en", ConfigError, "read and written at once"),
-        ("none.en", "out.de", DataError, "No such file"),
+        ("none.en", "out.de", DataError, "No such file or directory.*a sentence with --text"),
         ("utf16.en", "out.de", DataError, "UTF-16"),
         (None, "in.en/out.de", CheckpointError, "could not be written"),
     ],

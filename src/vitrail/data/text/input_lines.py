@@ -179,7 +179,7 @@ def open_lines(source: str | Path) -> AbstractContextManager[ByteLines]:
         raise DataError(
             f"{path} cannot be read: {error.strerror}",
             expected="a text file with one sentence on each line",
-            remedy="Correct the path, or name - to read standard input: echo 'A dog runs.' | vitrail ... -",
+            remedy="Correct the path, name - to read standard input, or give a sentence with --text",
         ) from None
 
 
