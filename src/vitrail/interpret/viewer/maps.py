@@ -18,7 +18,7 @@ from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.rollout import Reader, read_queries
 
 READER_NAMES: dict[Reader, str] = {"class": "class token", "mean": "mean over patches"}
-LOST = "probability lost"
+OCCLUSION, LOST = "occlusion", "probability lost"
 LEAST_LOST = 0.1  # is bright at least, so that noise stays dark
 ROLLOUT_TITLE = "all layers combined (rollout)"
 CONTAINERS = ("blocks", "layers", "model", "stages")

@@ -24,7 +24,17 @@ from vitrail.interpret.draw import (
     overlay,
     shared_limits,
 )
-from vitrail.interpret.viewer.maps import Boxes, Grid, Heat, Maps, Tokens, layer_titles
+from vitrail.interpret.viewer.maps import (
+    LEAST_LOST,
+    LOST,
+    OCCLUSION,
+    Boxes,
+    Grid,
+    Heat,
+    Maps,
+    Tokens,
+    layer_titles,
+)
 from vitrail.report.page import picture_uri
 from vitrail.report.plots import (
     COLOURS,
@@ -114,6 +124,9 @@ def said_of(explanation: Explanation, pick: Pick) -> str:
         return max(heats, key=lambda heat: heat.largest).said if heats else maps.title_of(layer, head)
     panels = panels_of(maps, layer, head)
     largest = max(float(panel.values.max()) for panel in panels)
+    if maps.name == OCCLUSION:
+        most = f"at most {largest:.1%}" if largest >= LEAST_LOST else f"no word matters alone ({largest:.1%})"
+        return f"{LOST} without each word, from 0% (white) to 100% (blue): {most}"
     shown = panels[0].name if len(panels) == 1 else "every layer" if layer is None else "every head"
     return f"{shown}, weights from 0 (white) to 1 (blue), the largest {largest:.2f}"
 

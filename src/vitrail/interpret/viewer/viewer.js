@@ -25,6 +25,7 @@ const viewOf = () => shown.views[state.view];
 const layerOf = () => viewOf().layers[state.layer];
 const subject = () => state.hovered ?? state.chosen;
 const isPicture = (each) => each.keys.kind === "grid";
+const isLoss = (each) => each.name === "occlusion" && !isPicture(each);
 // Maps of one layer alone have the tiles of all layers below them.
 const sheetOf = () => viewOf().layers.length > 1 ? viewOf() : shown.views.find((each) => each.name === "attention") ?? viewOf();
 const findView = (test) => shown.views.findIndex(test);
@@ -333,10 +334,11 @@ function describe() {
   const most = row ? times(row, top) : 0;
   const scale = top ? `. Dark: even or less; bright: ${digits(brightOf(each, layer, state.head, now))} times even` : "";
   byId("state").textContent = each.className ? `${layer.grid.join(" x ")} patches, ${each.said}${scale}`
-    : !isPicture(each) ? (now === null ? where : `${who} reads ${mostAttended(now)} \u00b7 ${where}`)
+    : !isPicture(each) ? (now === null ? where : `${who} ${isLoss(each) ? "loses without" : "reads"} ${mostAttended(now)} \u00b7 ${where}`)
     : who ? `${who}: ${where}, ${layer.grid.join(" x ")} patches${nearly(most)}, up to ${digits(most)} times even attention${scale}` : shown.title;
   byId("layer-name").textContent = layer.title;
-  byId("reader").textContent = now === null ? sheetOf().layers[0].reader ?? "query" : Array.isArray(now) ? "chosen patch" : `query "${who}"`;
+  const asked = sheetOf().queries?.kind === "tokens" ? "word" : "query";
+  byId("reader").textContent = now === null ? sheetOf().layers[0].reader ?? asked : Array.isArray(now) ? "chosen patch" : `${asked} "${who}"`;
   byId("queries").childNodes.forEach((button, i) => { button.ariaPressed = String(boxesOf() && each.queries?.kind !== "boxes" ? false : now === i); });
   for (const button of byId("sheet").querySelectorAll("button")) {
     button.ariaPressed = String(each === sheetOf() && +button.dataset.layer === state.layer && +button.dataset.head === state.head);
@@ -349,7 +351,9 @@ const nearly = (most) => most <= data.nearlyEven ? ", nearly even" : "";
 function mostAttended(row) {
   const texts = viewOf().keys.texts;
   const order = texts.map((_, column) => column).sort((a, b) => weight(row, b) - weight(row, a));
-  return (state.column === null ? order.slice(0, 3) : [state.column]).map((column) => `${texts[column]} ${weight(row, column).toFixed(2)}`).join(", ") + nearly(weight(row, order[0]) * texts.length / order.reduce((sum, column) => sum + weight(row, column), 0));
+  const listed = (state.column === null ? order.slice(0, 3) : [state.column]).map((column) => `${texts[column]} ${weight(row, column).toFixed(2)}`).join(", ");
+  const evenly = weight(row, order[0]) * texts.length / order.reduce((sum, column) => sum + weight(row, column), 0);
+  return listed + (isLoss(viewOf()) ? "" : nearly(evenly));
 }
 
 // ---- controls ----
@@ -420,7 +424,8 @@ function fillSheet() {
   const each = sheetOf();
   const most = Math.max(0, ...each.layers.map(headsShown));
   byId("sheet").style.gridTemplateColumns = `auto repeat(${most + 1}, auto)`;
-  byId("all-tiles").hidden = isPicture(each) && rowOf(each, each.layers[0], 0, subject()) === null;
+  const isAlone = each === viewOf() && each.layers.length === 1 && most === 0;
+  byId("all-tiles").hidden = isAlone || (isPicture(each) && rowOf(each, each.layers[0], 0, subject()) === null);
   if (byId("all-tiles").hidden) return byId("sheet").replaceChildren();
   const [cells, bright] = [[element("span", { className: "label" })], isPicture(each) ? brightest(each, subject()) : 0];
   for (let head = 0; head <= most; head++) cells.push(element("span", { textContent: head ? `head ${head}` : most ? "mean" : "" }));

@@ -9,7 +9,7 @@ from torch import Tensor
 from vitrail.data.text.subword_sampling import SPACE
 from vitrail.interpret import AttentionMap, record_any
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.interpret.viewer.maps import Maps, Tokens
+from vitrail.interpret.viewer.maps import LEAST_LOST, OCCLUSION, Maps, Tokens
 from vitrail.tasks.labelling.predictor import Labeller
 from vitrail.tasks.labelling.samples import EncodedText
 from vitrail.tasks.predicting import chunks_of
@@ -32,7 +32,8 @@ def explain_text(labeller: Labeller, text: str) -> Explanation:
         tuple(piece.replace(SPACE, "") or "_" for piece in labeller.vocabulary.pieces(encoded.row))
     )
     words = words_of(labeller, text, encoded)
-    lost = AttentionMap("occlusion", _occlude(labeller, encoded, words)[None, None], "cross", None, 0)
+    lost = AttentionMap(OCCLUSION, _occlude(labeller, encoded, words)[None, None], "cross", None, 0)
+    is_spread = bool((lost.weights < LEAST_LOST).all())
     names, title = found.labels, f"{found.labels[0]} {found.parts[0].probability:.1%}"
     if found.is_of_words:
         names = tuple(f"{part.source}/{part.label}" for part in found.parts)
@@ -40,12 +41,12 @@ def explain_text(labeller: Labeller, text: str) -> Explanation:
     maps = [
         Maps(name="attention", title="text to itself", layers=layers, queries=pieces, keys=pieces),
         Maps(
-            name="occlusion",
+            name=OCCLUSION,
             title="label to words",
             layers=(lost,),
             queries=Tokens(names),
             keys=Tokens(tuple(word for word, _ in words)),
-            note=OCCLUSION_NOTE,
+            note=OCCLUSION_NOTE + " No word matters alone here." * is_spread,
         ),
     ]
     scores = () if found.is_of_words else found.parts[0].scores

@@ -13,6 +13,7 @@ from vitrail.report.sections import RunRecord, write_run_page
 from vitrail.tasks.classification.report import class_headline, class_sections
 from vitrail.tasks.classification.scores import ClassificationTables, most_confident_errors
 from vitrail.tasks.labelling.dataset import TextSplit
+from vitrail.tasks.labelling.explanation import OCCLUSION_NOTE
 from vitrail.tasks.labelling.objective import MOST_WORDS
 
 NUM_ERRORS = 20
@@ -71,5 +72,5 @@ def _examples(explained: Sequence[Explanation]) -> str:
         f"<figcaption>{escape(each.title)}</figcaption></figure>"
         for number, (each, maps) in enumerate(zip(explained, lost, strict=True), start=1)
     )
-    note = f"{lost[0].note} vitrail explain RUN --text '...' shows attention as well."
+    note = f"{OCCLUSION_NOTE} vitrail explain RUN --text '...' shows attention as well."
     return section("Which words decide", f'<div class="words">{figures}</div>', note)
