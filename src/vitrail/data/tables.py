@@ -45,6 +45,7 @@ SHARD = re.compile(r"-\d{5}-of-\d{5}$")  # the Hugging Face hub's naming of the 
 WORD = re.compile(r"[\w.+-]{1,40}")  # such as a label; not a sentence
 LABEL_WORDS, MIN_REPEATS = 3, 5  # a label is not longer, and occurs as often on average
 LOOKED_AT = 200  # rows that tell a header from data
+OF_TEXTS = "; of labelled texts, text and label; of sentence pairs, a column for each language (en, de)"
 DELIMITERS = ",;|\t"  # spreadsheets write .csv in several ways
 
 
@@ -299,7 +300,7 @@ def find_column(
         return (declared or candidates)[0]
     raise DataError(
         f"{table} has no column of {what}s, its columns are {', '.join(map(repr, columns)) or 'none'}",
-        expected=f"a column named {', '.join(known[:6])} or similar",
+        expected=f"a column named {', '.join(known[:6])} or similar" + OF_TEXTS * (what == "image"),
         remedy=f"Rename the column of {what}s to {known[0]!r}"
         + (
             "; the first line of a text file names them"
@@ -505,7 +506,8 @@ def _read_delimited(path: Path, joins_rest: bool) -> Table:
     rows = []
     for begin, _, cells in spans:
         if len(cells) > len(names) and not joins_rest:
-            raise ValueError(f"line {begin:,} has {len(cells)} cells and the header {len(names)}")
+            told = f"line {begin:,} has {len(cells)} cells and the header {len(names)}"
+            raise ValueError(told + ", divided by tabs" * (delimiter == "\t"))
         first, rest = cells[: len(names) - 1], cells[len(names) - 1 :]
         rows.append([cell.strip() for cell in (*first, delimiter.join(rest))])
     called = [f"{path.name}#{row}" for row in range(len(rows))]

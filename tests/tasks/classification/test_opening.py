@@ -434,7 +434,7 @@ UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
     [
         ({}, ".", r"is empty. Expected a folder for each class"),
         (PICTURES, ".", "holds 3 images but no class folder"),
-        ({"a/notes.txt": b"x"}, ".", "holds no image, 1 other file"),
+        ({"a/notes.md": b"x"}, ".", "holds no image, 1 other file"),
         (
             {f"only/{name}": RED for name in PICTURES},
             ".",
@@ -450,6 +450,12 @@ UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
         ),
         ({"all.json": b'{"pictures": ['}, "all.json", r"all.json cannot be read: Expecting value"),
         ({"all.json": b"{}"}, "all.json", r"all.json is of no known format"),
+        ({"all.json": b'[{"en": "Go."}]'}, "all.json", r"one JSON list of 1 item\. .*jq -c '\.\[\]'"),
+        (
+            {"good/1.txt": b"fine", "bad/1.txt": b"poor"},
+            ".",
+            r"holds no image, 2 text files\. .*columns text and label.*train.en and train.de",
+        ),
         ({"a.png": b""}, "a.png", r"a.png is of no known format"),
         *(
             ({name: b"\xfd\xfe\x00broken"}, name, rf"{name} cannot be read as a table")
@@ -459,6 +465,10 @@ UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
             ({"rows.csv": content}, "rows.csv", message)
             for content, message in (
                 (b"picture_of,label\na,b\n", r"no column of images, its columns are 'picture_of', 'label'"),
+                (
+                    b"Satz,Sprache\nI go.,en\n",
+                    r"; of labelled texts, text and label; of sentence pairs, a col",
+                ),
                 (b"image,meaning\na,b\n", r"no column of labels, its columns are 'image', 'meaning'"),
                 (b"image,label\n1.png,a\n2.png,b\n", r"names 2 image files and none of them exists"),
                 (b"image,label\n", r"holds no row"),

@@ -56,11 +56,7 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
             remedy=f"Put them there; a trained model is scored without them: vitrail evaluate RUN {text}",
         )
     if dataset.format == CLASS_FOLDERS and (found := task_of_source(text)).name != "classification":
-        raise DataError(
-            f"{text} holds {found.contents}",
-            expected="images with classes",
-            remedy="Train on it with vitrail.train or 'vitrail train', which recognise it",
-        )
+        raise _of_another_task(text, found.contents)
     if len(dataset.class_names) < 2 or not len(dataset.train):
         classes = number_of(len(dataset.class_names), "class")
         listed = ", ".join(map(repr, dataset.class_names)) or "none"
@@ -81,8 +77,21 @@ def open_to_score(source: str | os.PathLike[str], *, settings: DataSettings | No
     columns = ("", "")
     if isinstance(settings, ImageDataSettings):
         columns = settings.image_column, settings.label_column
-    raw = _read(text, columns)
+    try:
+        raw = _read(text, columns)
+    except DataError:
+        if (found := task_of_source(text)).name != "classification":
+            raise _of_another_task(text, found.contents) from None
+        raise
     return _divide(text, raw, DataSettings(source=text) if settings is None else settings)
+
+
+def _of_another_task(source: str, contents: str) -> DataError:
+    return DataError(
+        f"{source} holds {contents}",
+        expected="images with classes",
+        remedy="Train on it with vitrail.train or 'vitrail train', which recognise it",
+    )
 
 
 def recognises(source: str) -> int:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitrail.core.errors import DataError
-from vitrail.data.formats import RawDataset, damaged, format_of, formats_in, layouts
+from vitrail.data.findings import number_of
+from vitrail.data.formats import RawDataset, damaged, format_of, formats_in
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".7z", ".rar")
 FORMATS = formats_in("vitrail.tasks.classification.formats", "data format")
@@ -37,9 +38,15 @@ def read_path(path: Path, columns: tuple[str, str] = ("", "")) -> RawDataset:
         return raw if raw.format else replace(raw, format=found.name)
     if path.suffix.lower() == ".json":
         try:
-            json.loads(path.read_bytes().decode("utf-8-sig"))
+            tree = json.loads(path.read_bytes().decode("utf-8-sig"))
         except (OSError, ValueError, RecursionError) as error:
             raise damaged(path, error, expected="a complete JSON file, text encoded as UTF-8") from None
+        if isinstance(tree, list):
+            raise DataError(
+                f"{path} is one JSON list of {number_of(len(tree), 'item')}",
+                expected="JSON lines, an object on each: samples of a table",
+                remedy=f"Write it as such: jq -c '.[]' {path} > {path.with_suffix('.jsonl')}",
+            )
     if path.name.lower().endswith(ARCHIVES):
         folder = path.with_name(path.name.split(".")[0])
         unpack = f"unzip {path} -d {folder}" if path.suffix.lower() == ".zip" else f"tar xf {path}"
@@ -50,6 +57,7 @@ def read_path(path: Path, columns: tuple[str, str] = ("", "")) -> RawDataset:
         )
     raise DataError(
         f"{path} is of no known format",
-        expected=layouts(FORMATS),
+        expected="a folder of images for each class, or a table (CSV, TSV, JSON lines, parquet) of "
+        "images with classes or captions, of labelled texts or of sentence pairs",
         remedy="Give the folder or the table of a data set; single images are for 'vitrail predict'",
     )

@@ -206,6 +206,14 @@ def _nothing_found(path: Path, root: Path, scans: dict[SplitName, _Scan]) -> Dat
         given = f"the folder {path} holds no image, {number_of(ignored, 'other file')}"
     else:
         given = f"the folder {path} is empty"
+    texts = sum(scan.ignored[".txt"] for scan in scans.values())
+    if 2 * texts > ignored:
+        return DataError(
+            f"the folder {path} holds no image, {number_of(texts, 'text file')}",
+            expected="labelled texts in a table with the columns text and label; sentence pairs in two files "
+            "of equal lines, such as train.en and train.de; images in a folder for each class",
+            remedy="Write each text and its label into a row of one table",
+        )
     return DataError(
         given + tell_tables(root),
         expected=f"{FORMAT.layout}; or annotations of boxes (COCO, Pascal VOC, YOLO) or captions beside them",
