@@ -129,7 +129,8 @@ def explain(
         return 0
     done = task.explain(loaded, inputs, options)
     for each in done.explained:
-        show.stage(f"{Path(each.name).name}: {each.said(options.method, **options.pick)}")
+        called = f'"{each.name}"' if each.picture is None else Path(each.name).name
+        show.stage(f"{called}: {each.said(options.method, **options.pick)}")
     show.lines(str(path) for path in done.files)
     show.errors(done.errors)
     for each in done.explained:

@@ -406,5 +406,6 @@ def plot_shares(values: Mapping[str, np.ndarray], label: str, things: str) -> st
         axes.stairs(shares, edges, color=colour, linewidth=1.6, label=f"{split} ({len(part):,})")
         axes.stairs(shares, edges, color=colour, fill=True, alpha=0.12)
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, labelcolor=INK)
+    # above the plot: bars may lie anywhere in it
+    figure.legend(loc="outside upper center", ncols=len(values), frameon=False, labelcolor=INK, fontsize=8)
     return inline_svg(figure, f"{label}, {things} by split")

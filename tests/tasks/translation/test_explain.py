@@ -64,7 +64,7 @@ def test_pieces_are_words_and_what_goes_on_with_them(explained: Explanation) -> 
     assert "".join(written[:-1]).replace("\u00b7", "") == GERMAN[0].replace(" ", "")
     assert sum(not piece.startswith("\u00b7") for piece in written[:-1]) == 4  # and the stop
     assert written[-2] == "."
-    assert written[-1] == read[-1] == "</s>"
+    assert written[-1] == read[-1] == "(end)"
     assert explained.part("target").keys.texts == ("<s>", *written[:-1])
 
 

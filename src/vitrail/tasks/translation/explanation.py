@@ -10,7 +10,7 @@ import torch
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.text.subword_sampling import SPACE
 from vitrail.data.text.subwords import Subwords
-from vitrail.data.text.word_groups import GroupedWords, words_of_text, words_of_tokens
+from vitrail.data.text.word_groups import END, GroupedWords, words_of_text, words_of_tokens
 from vitrail.interpret import AttentionMap, has_attention, record_attention
 from vitrail.interpret.viewer.explanation import BeamEntry, Explanation
 from vitrail.interpret.viewer.maps import Maps, Tokens, merge_words
@@ -200,7 +200,7 @@ def _pieces(subwords: Subwords, row: Sequence[int]) -> tuple[str, ...]:
     shown = []
     for token, piece in zip(row, subwords.pieces(row), strict=True):
         if token in special:
-            shown.append(piece)
+            shown.append(END if token == subwords.end_id else piece)
         elif piece.startswith(SPACE):
             shown.append(piece.strip(SPACE) or "_")
         else:
