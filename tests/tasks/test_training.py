@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,12 +26,13 @@ from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.engines.loading import load_any
 from vitrail.tasks.contract import match_classes
 from vitrail.tasks.evaluating import evaluate, open_scoring
+from vitrail.tasks.notebook import notebook_progress
 from vitrail.tasks.preparing import Fit
 from vitrail.tasks.registry import open_run
 from vitrail.tasks.training import Began, Finished, PipelineEvent, TrainedRun, train
 from vitrail.train.budget import Deadline, StepTimes
 from vitrail.train.evaluate import Report
-from vitrail.train.events import Stepped
+from vitrail.train.events import Started, Stepped, Validated
 from vitrail.train.interrupt import TrainingInterrupted
 
 pytest.importorskip("sklearn", reason="the data set digits is in the extra demo")
@@ -278,3 +279,26 @@ def test_a_shortened_training_in_bfloat16_tells_its_steps_and_is_scored_as_it_is
     report = Report.load(trained.folder / "report.json")
     assert report.signature["precision"] == "float32"
     assert evaluate(trained.folder, "digits", batch_size=50).scores == pytest.approx(report.scores, rel=1e-5)
+
+
+def test_a_notebook_shows_a_bar_on_one_line(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished = shutil.copytree(whole, tmp_path / "finished")
+    run(resume=finished)
+    assert capsys.readouterr().out == ""
+
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    run(resume=finished)
+    assert capsys.readouterr().out == f"\r[{'#' * 24}] step {STEPS} of {STEPS}\n"
+
+    monkeypatch.setattr("vitrail.tasks.notebook.EVERY_S", 0.0)
+    listen = notebook_progress()
+    listen(Started(0, 4))
+    listen(Validated(2, {"accuracy": 0.5, "count": 8}, 1.0))
+    listen(Stepped(2, 4))
+    shown = capsys.readouterr().out.split("\r")[1:]
+    assert [line.rstrip() for line in shown] == [
+        f"[{'.' * 24}] step 0 of 4",
+        f"[{'#' * 12}{'.' * 12}] step 2 of 4, validation accuracy 0.500",
+    ]

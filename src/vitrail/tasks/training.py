@@ -23,6 +23,7 @@ from vitrail.models.checkpoint import load_model, save_model
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.contract import Choice, Diagnosis, Parts
 from vitrail.tasks.diagnosing import diagnose
+from vitrail.tasks.notebook import is_notebook, notebook_progress
 from vitrail.tasks.preparing import Budget, Checked, Checking, Prepared, fit_steps, open_checked, prepare
 from vitrail.tasks.registry import open_run, task_of
 from vitrail.tasks.request import DEFAULT_OUTPUT, Request, check_arguments
@@ -117,7 +118,7 @@ def train(
     seed: int | None = None,
     dry_run: bool = False,
     spent_s: float = 0.0,
-    on_event: OnPipelineEvent = ignore,
+    on_event: OnPipelineEvent | None = None,
     **misnamed: Any,
 ) -> TrainedRun | Prepared:
     """Train, evaluate and explain a model, and write its run directory; the task follows from the data.
@@ -136,7 +137,7 @@ def train(
         seed: seed of weights, order, augmentation and dropout.
         dry_run: stop when everything is chosen, and return the choices.
         spent_s: seconds of the budget that are over already, as those in which a command started.
-        on_event: called with each event, in the first process only.
+        on_event: called with each event, in the first process only; by default a bar in a notebook.
 
     Raises:
         DataError: the data cannot be used.
@@ -151,7 +152,8 @@ def train(
     check_arguments(misnamed)
     request = Request.from_tree({name: asked[name] for name in Request.model_fields})
     with join_processes() as processes:
-        tell = on_event if processes.is_first else ignore
+        shown = on_event or (notebook_progress() if is_notebook() else ignore)
+        tell = shown if processes.is_first else ignore
         if request.resume is not None:
             return _resume(request, processes, tell)
         prepared = prepare(request, processes, tell)
