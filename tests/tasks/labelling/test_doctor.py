@@ -34,6 +34,11 @@ def test_clean_texts_are_usable(tmp_path):
         (MANY + "\ufffdt\ufffd,praise\n", "undecodable", "warning"),
         (MANY + "odd,Praise\n", "similar-class-names", "warning"),
         (MANY.replace("blame", "praise"), "one-class", "error"),
+        (
+            "".join(f"{'good' if i % 2 else 'bad'},film {i}\n" for i in range(12)),
+            "exchanged-columns",
+            "error",
+        ),
         (MANY.replace("blame", "other"), "class-not-in-train", "error"),
     ],
 )

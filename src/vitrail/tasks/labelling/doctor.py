@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.data.dataset import Progress
-from vitrail.data.findings import Finding, Verdict, counted, judge
+from vitrail.data.findings import Finding, Verdict, counted, judge, number_of
 from vitrail.data.image_checks import find_similar_names, find_uneven_classes
 from vitrail.data.text.lines import REPLACEMENT
 from vitrail.tasks.classification.doctor import find_duplicates, find_missing_classes
@@ -138,8 +138,21 @@ def find_unfit(examined: ExaminedTexts) -> Iterator[Finding]:
     yield from counted(long, "warning", "long-texts", "text", message, remedy)
 
 
+def find_exchanged_columns(examined: ExaminedTexts) -> Iterator[Finding]:
+    """More labels than different texts."""
+    labels, texts = len(examined.class_names), len({parts for _, _, parts, _ in examined.rows()})
+    if examined.dataset.labels == "sentence" and labels > texts:
+        yield Finding(
+            "error",
+            "exchanged-columns",
+            f"{number_of(labels, 'label')} for {number_of(texts, 'different text')}: columns seem exchanged",
+            "Exchange the names of the columns of texts and of labels",
+        )
+
+
 CHECKS: tuple[Callable[[Any], Iterator[Finding]], ...] = (
     find_unfit,
+    find_exchanged_columns,
     find_missing_classes,
     find_similar_names,
     find_uneven_classes,
