@@ -128,8 +128,8 @@ def test_lists_of_words_and_tags_are_read(tmp_path, row):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.conll", "John B-PER\nruns\n", r"line 2 of .*a.conll has 1 columns, and the lines before it 2"),
-        ("a.conll", "John\nruns\n", r"line 1 of .* has 1 columns.*data.tag_column=NUMBER"),
+        ("a.conll", "John B-PER\nruns\n", r"line 2 of .*a.conll has 1 column, and the lines before it 2"),
+        ("a.conll", "John\nruns\n", r"line 1 of .* has 1 column.*data.tag_column=NUMBER"),
         (
             "a.jsonl",
             '{"tokens": ["John", "runs"], "tags": ["B-PER"]}\n',

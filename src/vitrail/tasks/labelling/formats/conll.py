@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vitrail.core.errors import DataError
+from vitrail.data.findings import number_of
 from vitrail.data.formats import Format
 from vitrail.data.splits import assign_splits
 from vitrail.data.tables import PEEK, tables_of
@@ -78,8 +79,9 @@ def read_sentences(path: Path, tag_column: int | None = None) -> Iterator[TextRo
             width = len(columns)
             column = _tag_column(path, number, width, tag_column)
         elif len(columns) != width:
+            given = number_of(len(columns), "column")
             raise DataError(
-                f"line {number:,} of {path} has {len(columns)} columns, and the lines before it {width}",
+                f"line {number:,} of {path} has {given}, and the lines before it {width}",
                 expected="one tag for every word: equally many columns on all lines of words",
                 remedy="Write the missing word or tag, or remove the line",
             )
@@ -90,8 +92,9 @@ def _tag_column(path: Path, number: int, width: int, chosen: int | None) -> int:
     column = (UPOS if width == UNIVERSAL_COLUMNS else -1) if chosen is None else chosen
     if width > 1 and -width <= column < width:
         return column
+    given = number_of(width, "column")
     raise DataError(
-        f"line {number:,} of {path} has {width} columns, and the tags are looked for in column {column}",
+        f"line {number:,} of {path} has {given}, and the tags are looked for in column {column}",
         expected="a word and its tag on each line, with a space or a tab between them",
         remedy="Write both on each line, or choose the column with --set data.tag_column=NUMBER",
     )
