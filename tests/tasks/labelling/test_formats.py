@@ -138,6 +138,8 @@ def test_lists_of_words_and_tags_are_read(tmp_path, row):
         ("a.jsonl", '{"text": "a", "label": ["x", "y"]}\n', r"a label is \['x', 'y'\]"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"line 2 of .* is not JSON"),
         ("a.csv", 'text,label\n"never closed,x\nanother,y\n', r"opens a quote"),
+        ("a.csv", "text,label\na,x|y\nb,x\n", r"several classes of one text, such as 'x\|y'"),
+        ("a.csv", "text,rating\n" + "".join(f"t{i},{i}.5\n" for i in range(12)), r"12 different numbers"),
     ],
 )
 def test_damaged_files_say_what_is_wrong_and_where(tmp_path, name, content, message):

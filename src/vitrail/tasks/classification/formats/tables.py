@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,7 +133,7 @@ def _rows_of(table: Table, image_named: str, label_named: str) -> _Rows:
             expected=f"paths relative to the folder {table.path.parent}, or absolute ones",
             remedy=f"Correct the column {image_column!r}, or move the table",
         )
-    _check_labels([row.label for row in rows], f"the column {label_column!r} of {table.path}")
+    check_labels([row.label for row in rows], f"the column {label_column!r} of {table.path}")
     incomplete = about(
         dropped,
         "warning",
@@ -144,7 +144,7 @@ def _rows_of(table: Table, image_named: str, label_named: str) -> _Rows:
     return _Rows(rows, class_names, (*table.findings, *incomplete))
 
 
-def _check_labels(labels: Sequence[str], called: str) -> None:
+def check_labels(labels: Iterable[str], called: str, *, thing: str = "image") -> None:
     """Refuse labels that are several classes each, or measurements.
 
     Raises:
@@ -156,9 +156,9 @@ def _check_labels(labels: Sequence[str], called: str) -> None:
         parts = Counter(part.strip() for label in distinct for part in label.split(sign) if part.strip())
         if joined and max(parts.values()) > 1:  # the same class alone, or with others
             raise DataError(
-                f"{called} names several classes of one image, such as {joined[0]!r}",
-                expected="one class for each image",
-                remedy="Keep the one that matters; several labels for an image cannot be learned",
+                f"{called} names several classes of one {thing}, such as {joined[0]!r}",
+                expected=f"one class for each {thing}",
+                remedy=f"Keep the one that matters; several labels of one {thing} cannot be learned",
             )
     if sum("." in label for label in distinct) > MANY_NUMBERS and all(map(NUMBER.fullmatch, distinct)):
         raise DataError(

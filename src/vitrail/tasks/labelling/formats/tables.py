@@ -28,6 +28,7 @@ from vitrail.data.tables import (
     tables_of,
 )
 from vitrail.data.text_preprocessing import Labels
+from vitrail.tasks.classification.formats.tables import check_labels
 from vitrail.tasks.labelling.dataset import RawTexts, TextRow
 
 TEXT_COLUMNS = (
@@ -96,6 +97,9 @@ def _join(tables: Mapping[SplitName, Sequence[Table]], findings: Sequence[Findin
                     rows.setdefault(split_of.get(index, split), []).append(row)
                 else:
                     dropped.append(row)
+    if kind == "sentence":
+        labels = (label for part in rows.values() for row in part for label in row.labels)
+        check_labels(labels, f"the column of labels of {every[0].path}", thing="text")
     remedy = "Left out, and not counted above; complete or remove them"
     unlabelled = counted(dropped, "warning", "unlabelled-rows", "row", "without a label", remedy)
     of_tables = (finding for table in every for finding in table.findings)
