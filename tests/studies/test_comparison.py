@@ -141,8 +141,8 @@ def test_runs_that_are_short_or_of_very_different_length_are_called_so(compariso
 
 def test_conditions_name_time_or_steps_and_what_all_share(comparison):
     assert conditions(comparison) == (
-        "Each mixer was trained for 1m 30s, with seed 3, train.batch_size=8, from opening the data to the "
-        "report, one after the other on the same machine."
+        "Each mixer was trained for 1m 30s, with seed 3, train.batch_size=8, from start to report, "
+        "one after the other on the same machine."
     )
     counted = comparison.model_copy(update={"changes": {"train.steps": 20}})
     assert "trained for 20 steps, with seed 3, one after" in conditions(counted)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from making.box_scenes import (
     WRITERS,
@@ -232,6 +233,23 @@ def test_boxes_that_fit_in_no_format_are_an_error_and_are_not_copied(tmp_path: P
     assert [error.check for error in errors] == ["unknown-format"]
     with pytest.raises(DataError, match=r"most boxes do not lie in their images, in any known format"):
         write_clean(open_boxes(source), tmp_path / "clean")
+
+
+def test_turned_pictures_are_not_taken_for_boxes_with_y_first(tmp_path: Path) -> None:
+    scenes = make_scenes()
+    for scene in scenes:  # wider than high, with boxes that do not lie inside when turned
+        scene.pixels = scene.pixels[: len(scene.pixels) // 2]
+        scene.boxes = [[left, top / 2, right, bottom / 2] for left, top, right, bottom in scene.boxes]
+    source = write_coco(tmp_path / "set", scenes)
+    for path in (path for path in source.glob("*/*") if path.suffix != ".json"):
+        with Image.open(path) as image:
+            turned = image.transpose(Image.Transpose.ROTATE_90)
+        turned.save(path)
+
+    checks = found(check_boxes(open_boxes(source)))
+
+    assert "wrong-format" not in checks
+    assert "unknown-format" in checks
 
 
 def test_one_split_of_another_format_is_named(tmp_path: Path) -> None:

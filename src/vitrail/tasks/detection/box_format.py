@@ -105,6 +105,8 @@ def judge_format(
     boxes_xyxy: Float[np.ndarray, "n 4"],
     sizes: Int64[np.ndarray, "n 2"],
     split: np.ndarray,
+    *,
+    y_first: bool = True,
 ) -> FormatJudgement:
     """Judge the boxes of all splits together, then those of each split of the source against that.
 
@@ -112,10 +114,12 @@ def judge_format(
         boxes_xyxy: of the data set, as its reader made them.
         sizes: height and width of the image of each.
         split: name of the split of each.
+        y_first: whether formats are tried in which y stands before x.
     """
     claimed = dataset.facts.box_format
     together = _fits(boxes_xyxy, sizes, claimed)
-    suspicion = _suspect(together, claimed)
+    tried = {name: mask for name, mask in together.items() if y_first or not name.startswith("y")}
+    suspicion = _suspect(tried, claimed)
     reading = claimed if suspicion is None else suspicion.likely
     origins = {"validation": dataset.validation_origin, "test": dataset.test_origin}
     own = [name for name, origin in origins.items() if origin.startswith(OF_THE_SOURCE)]
@@ -149,7 +153,7 @@ def reread_boxes(
 
 def _suspect(fits: dict[BoxFormat, np.ndarray], claimed: BoxFormat) -> Suspicion | None:
     """Suspect another format if the claimed one fails for many boxes and it fits nearly all."""
-    for formats in (FORMATS, RARE):
+    for formats in (FORMATS, [name for name in RARE if name in fits]):
         fitting = np.any([fits[name] for name in (claimed, *formats)], axis=0)  # others prove nothing
         # In a tie, the format of the claimed layout.
         likely = max(

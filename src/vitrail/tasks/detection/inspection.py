@@ -174,7 +174,12 @@ class ExaminedBoxes(SeenImages):
     @cached_property
     def format(self) -> FormatJudgement:
         """The likely box format, by the sizes that images have, whatever the source claims."""
-        return judge_format(self.dataset, self.table.boxes_xyxy, self.table.sizes, self.table.split)
+        unclear = sum(image.frame.kind in ("unclear-turn", "unknown") for image in self.images)
+        may_be_turned = 2 * unclear > len(self.images)  # whose boxes lie inside with x and y exchanged
+        table = self.table
+        return judge_format(
+            self.dataset, table.boxes_xyxy, table.sizes, table.split, y_first=not may_be_turned
+        )
 
     @cached_property
     def is_judged(self) -> Bool[np.ndarray, " n"]:
