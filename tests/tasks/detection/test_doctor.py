@@ -252,6 +252,20 @@ def test_turned_pictures_are_not_taken_for_boxes_with_y_first(tmp_path: Path) ->
     assert "unknown-format" in checks
 
 
+def test_boxes_with_y_first_among_others_are_refused(tmp_path: Path) -> None:
+    scenes = make_scenes()
+    for scene in scenes[::3]:
+        scene.boxes = [[top, left, bottom, right] for left, top, right, bottom in scene.boxes]
+    source = write_coco(tmp_path / "set", scenes)
+
+    finding = found(check_boxes(open_boxes(source)))["mixed-formats"]
+
+    assert finding.severity == "error"
+    assert "(yxhw) in pixels" in finding.message
+    with pytest.raises(DataError, match="another format than the rest"):
+        write_clean(open_boxes(source), tmp_path / "clean")
+
+
 def test_one_split_of_another_format_is_named(tmp_path: Path) -> None:
     scenes = make_scenes()
     for scene in scenes:

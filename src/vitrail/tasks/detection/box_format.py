@@ -25,6 +25,7 @@ FITS = 0.98  # share of the boxes that must lie in their images
 FAILS = 0.9  # the claimed format fits fewer boxes than this share
 MIN_BOXES = 5  # of the source; fewer prove nothing
 MIN_AGAINST, MIXED = 3, 0.01  # boxes of a split, and share of them, that prove it to be of several formats
+MIXED_RARE = 0.05  # likewise of a rare format, as boxes beyond an edge may lie inside with x and y exchanged
 TOLERANCE_PX, TOLERANCE_SHARE = 2.0, 0.01  # how far a box may pass the edge and still lie in its image
 USUAL = "xywh"  # what the documentation of Hugging Face data sets shows for detection
 LAYOUTS = {
@@ -117,9 +118,8 @@ def judge_format(
         y_first: whether formats are tried in which y stands before x.
     """
     claimed = dataset.facts.box_format
-    together = _fits(boxes_xyxy, sizes, claimed)
-    tried = {name: mask for name, mask in together.items() if y_first or not name.startswith("y")}
-    suspicion = _suspect(tried, claimed)
+    together = _fits(boxes_xyxy, sizes, claimed, y_first)
+    suspicion = _suspect(together, claimed)
     reading = claimed if suspicion is None else suspicion.likely
     origins = {"validation": dataset.validation_origin, "test": dataset.test_origin}
     own = [name for name, origin in origins.items() if origin.startswith(OF_THE_SOURCE)]
@@ -128,7 +128,8 @@ def judge_format(
     for names in (drawn_from, *((name,) for name in own)):
         rows = np.isin(split, names)
         whose = f"boxes of the {names[0]} split" if own else "some boxes"
-        mixed.append(_find_others(_fits(boxes_xyxy[rows], sizes[rows], claimed), reading, whose, names))
+        fits = _fits(boxes_xyxy[rows], sizes[rows], claimed, y_first)
+        mixed.append(_find_others(fits, reading, whose, names))
     if not any(mixed):
         mixed = [_find_others(together, reading, "some boxes", tuple(dataset.splits))]
     return FormatJudgement(suspicion, tuple(filter(None, mixed)))
@@ -173,23 +174,27 @@ def _find_others(
     Centres in pixels are no such format: read so, most boxes that pass the edge a little lie inside.
     """
     total, is_outside = len(fits[reading]), ~fits[reading]
-    others = [name for name in FORMATS if name not in (reading, "cxcywh")]
-    against = {name: int((fits[name] & is_outside).sum()) for name in others}
-    other = max(others, key=against.__getitem__)
-    if against[other] < max(MIN_AGAINST, MIXED * total, FAILS * is_outside.sum()):
-        return None
-    return Suspicion(reading, other, against[other], total, whose, splits)
+    for formats, least in ((FORMATS, MIXED), (RARE, MIXED_RARE)):
+        others = [name for name in formats if name in fits and name not in (reading, "cxcywh")]
+        against = {name: int((fits[name] & is_outside).sum()) for name in others}
+        other = max(others, key=against.__getitem__)
+        if against[other] >= max(MIN_AGAINST, least * total, FAILS * is_outside.sum()):
+            return Suspicion(reading, other, against[other], total, whose, splits)
+    return None
 
 
 def _fits(
-    boxes_xyxy: Float[np.ndarray, "n 4"], sizes: Int64[np.ndarray, "n 2"], claimed: BoxFormat
+    boxes_xyxy: Float[np.ndarray, "n 4"],
+    sizes: Int64[np.ndarray, "n 2"],
+    claimed: BoxFormat,
+    y_first: bool = True,
 ) -> dict[BoxFormat, np.ndarray]:
     """Tell for each format which boxes lie in their images, of those whose image has a known size."""
     is_known = np.isfinite(boxes_xyxy).all(axis=1) & (sizes > 1).all(axis=1)
     of_images = sizes[is_known]
     stored = as_stored(boxes_xyxy[is_known], of_images, claimed)
     fits = {}
-    for name in (*FORMATS, *RARE):
+    for name in (each for each in (*FORMATS, *RARE) if y_first or not each.startswith("y")):
         boxes_xyxy = to_pixels(stored, name, of_images)
         fits[name] = _lie_inside(boxes_xyxy, of_images)
         if "_" not in name:  # shares read as pixels give boxes of less than a pixel, inside the image
