@@ -381,6 +381,7 @@ def test_arrays_that_are_no_pixels_are_refused(pixels: np.ndarray, message: str)
         (["a.png", 3], "image 1 is of the type int"),
         ([[0.1, 0.2]], "image 0 is of the type list"),
         (io.StringIO("text"), "image 0 is a file that was opened as text"),
+        (io.TextIOWrapper(io.BytesIO(b"\xff\xd8")), "image 0 is a file that was opened as text"),
     ],
 )
 def test_what_is_no_image_by_its_type_is_refused(inputs: Any, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import io
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -108,9 +109,11 @@ def _name_one(given: Any, place: str) -> list[tuple[str, OneImage]]:
         return [(place, bytes(given))]
     if isinstance(given, Image.Image):
         return [(str(getattr(given, "filename", "")) or place, given)]
-    content, name = given.read() if hasattr(given, "read") else None, getattr(given, "name", None)
+    is_text = isinstance(given, io.TextIOBase)  # whose bytes need not be UTF-8
+    content = given.read() if hasattr(given, "read") and not is_text else None
+    name = getattr(given, "name", None)
     if not isinstance(content, bytes):
-        kind = f"of the type {type(given).__name__}" if content is None else "a file that was opened as text"
+        kind = "a file that was opened as text" if is_text else f"of the type {type(given).__name__}"
         raise ConfigError(
             f"{place} is {kind}",
             expected="a path, bytes, a file of open(path, 'rb'), a Pillow image, an array or a tensor",
