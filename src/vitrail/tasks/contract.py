@@ -503,20 +503,29 @@ def match_classes(dataset: Any, class_names: Sequence[str]) -> Int64[np.ndarray,
 
 
 def choose_image_training(
-    machine: Machine, *, batch_size: int, num_images: int, image_size: tuple[int, int]
+    machine: Machine,
+    asked: TrainSettings,
+    *,
+    batch_size: int,
+    num_images: int,
+    image_size: tuple[int, int],
 ) -> tuple[TrainSettings, list[Choice]]:
     """Choose batch, precision, and whether decoded images are kept in memory, for one step."""
+    batch_size = asked.batch_size if asked.is_given("batch_size") else batch_size
     pixels = num_images * 3 * math.prod(image_size)
-    cache = pixels <= CACHE_SHARE * machine.free_memory_bytes
+    fits = pixels <= CACHE_SHARE * machine.free_memory_bytes
+    cache = asked.cache if asked.is_given("cache") else fits
     workers = 0 if cache and machine.device.type == "cpu" else min(8, machine.num_cores)
     train = TrainSettings(
         steps=1, batch_size=batch_size, precision=machine.precision, num_workers=workers, cache=cache
     )
-    fits = f"{pixels / 2**20:.0f} MiB of pixels {'fit into' if cache else 'are too much for'} memory"
+    said = f"{pixels / 2**20:.0f} MiB of pixels {'fit into' if fits else 'are too much for'} memory"
     return train, [
-        Choice("train.batch_size", str(batch_size), f"images of a step on {machine.device_name}"),
+        Choice(
+            "train.batch_size", str(batch_size), f"{num_images:,} training images on {machine.device_name}"
+        ),
         Choice("train.precision", machine.precision, precision_reason(machine.precision)),
-        Choice("train.cache", str(cache).lower(), fits),
+        Choice("train.cache", str(cache).lower(), said),
     ]
 
 

@@ -79,7 +79,7 @@ def choose(
             ", frozen: its features are computed once (model.encoder_frozen=false trains it)"
         )
     train, train_choices = choose_image_training(
-        machine, batch_size=BATCH, num_images=len(dataset.train), image_size=image_size
+        machine, asked.train, batch_size=BATCH, num_images=len(dataset.train), image_size=image_size
     )
     experiment = CaptionExperiment(
         data=CaptionDataSettings(source=dataset.source, image_size=image_size),

@@ -25,9 +25,9 @@ from vitrail.tasks.classification.settings import (
     ClassificationSettings,
     ImageDataSettings,
 )
-from vitrail.tasks.contract import CACHE_SHARE, Choice, ModelRequest, name_of_weights, precision_reason
+from vitrail.tasks.contract import Choice, ModelRequest, choose_image_training, name_of_weights
 from vitrail.train.machine import Machine
-from vitrail.train.settings import OptimSettings, TrainSettings
+from vitrail.train.settings import OptimSettings
 
 SMALL_PX, MEDIUM_PX = 40, 96
 ACCELERATOR_PX, CPU_PX = 224, 128
@@ -49,7 +49,6 @@ def choose(
     situation: Situation,
     request: ModelRequest,
     *,
-    seed: int,
     pretrained: LoadedModel | None = None,
     asked: ClassificationExperiment,
 ) -> tuple[ClassificationExperiment, list[Choice]]:
@@ -89,7 +88,18 @@ def choose(
         patch_size = config.patch_size
         rows, columns = (math.ceil(side / patch_size) for side in scale.image_size)
         choices.append(Choice("model.patch_size", str(patch_size), f"{rows}x{columns} tokens an image"))
-    train, train_choices = _choose_training(situation, scale, seed, asked.train)
+    num_train = len(situation.dataset.train)
+    batch_size = 64 if num_train < FEW_IMAGES else 128
+    height, width = (round(side * CROP_MARGIN) for side in scale.image_size)
+    train, train_choices = choose_image_training(
+        situation.machine,
+        asked.train,
+        batch_size=batch_size if situation.machine.device.type == "cpu" else 2 * batch_size,
+        num_images=num_train,
+        image_size=(height, width),
+    )
+    if train.cache:  # at the input's size, so that loading costs next to nothing
+        train = train.model_copy(update={"num_workers": 0})
     augment = _choose_augmentation(situation)
     flip = "flipping does not change the class" if augment.flip else "flipping may change the class"
     optim, optim_choices = _choose_optimiser(train.batch_size, is_pretrained=pretrained is not None)
@@ -169,47 +179,6 @@ def _deeper_stem(stem: ConvStemConfig, patch_size: int) -> dict[str, Any]:
         channels.insert(0, channels[0])
         depths.insert(0, 0)
     return stem.with_changes({"strides": strides, "channels": channels, "depths": depths}).model_dump()
-
-
-def _choose_training(
-    situation: Situation, scale: Scale, seed: int, asked: TrainSettings
-) -> tuple[TrainSettings, list[Choice]]:
-    machine, num_train = situation.machine, len(situation.dataset.train)
-    batch_size = 64 if num_train < FEW_IMAGES else 128
-    if machine.device.type != "cpu":
-        batch_size *= 2
-    if asked.is_given("batch_size"):
-        batch_size = asked.batch_size
-    pixels = num_train * 3 * math.prod(round(side * CROP_MARGIN) for side in scale.image_size)
-    cache = pixels <= CACHE_SHARE * machine.free_memory_bytes
-    if asked.is_given("cache"):
-        cache = asked.cache
-    workers = 0 if cache else min(8, machine.num_cores)
-    train = TrainSettings(
-        steps=1,
-        batch_size=batch_size,
-        seed=seed,
-        precision=machine.precision,
-        num_workers=workers,
-        cache=cache,
-    )
-    mebibytes = f"{pixels / 2**20:.0f} MiB of pixels"
-    return train, [
-        Choice("train.batch_size", str(batch_size), f"{num_train} training images on {machine.device_name}"),
-        Choice("train.precision", machine.precision, precision_reason(machine.precision)),
-        Choice(
-            "train.cache",
-            str(cache).lower(),
-            f"{mebibytes} {'fit into' if cache else 'are too much for'} memory",
-        ),
-        Choice(
-            "train.num_workers",
-            str(workers),
-            "pixels are cached, decoding costs nothing"
-            if cache
-            else f"{machine.num_cores} cores decode images",
-        ),
-    ]
 
 
 def _choose_optimiser(batch_size: int, *, is_pretrained: bool) -> tuple[OptimSettings, list[Choice]]:

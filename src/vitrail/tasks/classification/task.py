@@ -77,7 +77,7 @@ class ClassificationTask(contract.Task):
     ) -> tuple[Experiment, list[contract.Choice]]:
         situation = describe_situation(dataset, inspect_machine())
         pretrained = load_start(asked.weights, request.name, task=self.name)
-        return choose(situation, request, seed=0, pretrained=pretrained, asked=asked)
+        return choose(situation, request, pretrained=pretrained, asked=asked)
 
     def choose_for_epochs(
         self,

@@ -40,8 +40,8 @@ def choose(
     machine: Machine,
     request: ModelRequest,
     *,
-    start: Start | None = None,
-    asked: DetectionExperiment | None = None,
+    start: Start,
+    asked: DetectionExperiment,
 ) -> tuple[DetectionExperiment, list[Choice]]:
     """Return an experiment with one step to go, and every choice in it with its reason.
 
@@ -55,7 +55,6 @@ def choose(
         ConfigError: there is no model of that name, or the weights are another model's.
         DataError: no size of a training image is known.
     """
-    start = start or Start()
     is_cpu = machine.device.type == "cpu"
     name, reason = _choose_model(request, start, is_cpu=is_cpu)
     image_size, size_reason = _choose_size(dataset, start.whole, is_cpu=is_cpu)
@@ -64,7 +63,7 @@ def choose(
     if start.whole is not None:
         config = start.whole.config.with_changes({"num_classes": len(dataset.class_names)})
     else:
-        if asked is not None and asked.data.is_given("image_size"):
+        if asked.data.is_given("image_size"):
             image_size, size_reason = asked.data.image_size, "you asked for it"
         backbone = _backbone_of(request, name, start.encoder) | {"image_size": image_size}
         config = request.configure(
@@ -89,6 +88,7 @@ def choose(
         optim_reason = "Muon's steps would undo what the backbone has learned"
     train, train_choices = choose_image_training(
         machine,
+        asked.train,
         batch_size=CPU_BATCH if is_cpu else GPU_BATCH,
         num_images=len(dataset.train),
         image_size=image_size,
