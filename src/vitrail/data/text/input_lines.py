@@ -15,8 +15,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol, Self, TypeGuard, runtime_checkable
 
+import numpy as np
+
 from vitrail.core.errors import DataError
 from vitrail.data.text.lines import GZIP_SUFFIX, check_encoding
+from vitrail.data.text.rows import fill_batches
 
 Line = str | DataError
 """A line without its line break, or why it cannot be read."""
@@ -223,15 +226,9 @@ def plan_batches(rows: dict[int, list[int]], batch_tokens: int) -> list[list[int
     Returns:
         The line indices of each batch.
     """
-    batches: list[list[int]] = []
-    longest = 0
-    for index in sorted(rows, key=lambda index: (-len(rows[index]), index)):
-        # The first row of a batch is its longest.
-        if not batches or (len(batches[-1]) + 1) * longest > batch_tokens:
-            batches.append([])
-            longest = len(rows[index]) + 1
-        batches[-1].append(index)
-    return sorted(batches, key=min)
+    lengths = np.array([len(rows.get(index, ())) + 1 for index in range(max(rows) + 1)])
+    order = np.array(sorted(rows, key=lambda index: (-len(rows[index]), index)))
+    return sorted(fill_batches(order, lengths, batch_tokens), key=min)
 
 
 def read_chunks(lines: Iterator[Line], count: int) -> Iterator[list[Line]]:
