@@ -10,7 +10,6 @@ import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +91,11 @@ def read(path: Path, wanted: Languages | None) -> RawPairs:
     files = _files_of(path, wanted) or tables_of(path, [suffix for kind in KINDS for suffix in kind])
     parts, findings = assign_splits(files, str(path))
 
-    def named_table(file: Path) -> tuple[str, Table]:
-        table = read_table(file, prose=_prose(wanted), wanted=_is_plain, flattened=STRUCT_COLUMN)
-        return file.name, table
+    def read_one(file: Path) -> Table:
+        return read_table(file, prose=_prose(wanted), wanted=_is_plain, flattened=STRUCT_COLUMN)
 
-    tables = {split: [*map(named_table, files[stem])] for split, stem in parts.items()}
-    if set(tables) == {"train"}:
-        tables = _divide(tables["train"])
-    return join_tables(tables, wanted, str(path), findings)
+    tables = {split: [*map(read_one, files[stem])] for split, stem in parts.items()}
+    return _join(tables, wanted, str(path), findings)
 
 
 def find_columns(
@@ -142,50 +138,37 @@ def are_pairs(columns: Sequence[str], wanted: Languages | None) -> bool:
     return len(_language_columns(columns)) > 1 or _side_columns(columns) is not None
 
 
-def join_tables(
-    tables: Mapping[SplitName, Sequence[tuple[str, Table]]],
+def _join(
+    tables: Mapping[SplitName, Sequence[Table]],
     wanted: Languages | None,
     where: str,
     findings: Sequence[Finding] = (),
 ) -> RawPairs:
-    """Join named tables of one or several splits, in the languages of the first one.
+    """Join the tables of each split, in the languages of the first one; a column may divide one of training.
 
     Raises:
         DataError: a table has no recognised columns, a cell that is not text, or no row.
     """
-    every = [named for part in tables.values() for named in part]
+    every = [table for part in tables.values() for table in part]
     first = tables["train"][0] if "train" in tables else every[0]
-    languages, _, chosen = find_columns(list(first[1].columns), wanted, first[0])
-    found = [*findings, *chosen, *(finding for _, table in every for finding in table.findings)]
-    splits: dict[SplitName, PairSplit] = {}
+    languages, _, chosen = find_columns(list(first.columns), wanted, first.path.name)
+    found = [*findings, *chosen, *(finding for table in every for finding in table.findings)]
+    rows: dict[SplitName, list[tuple[str, str, str]]] = {}
     for split, part in tables.items():
-        sides: tuple[list[str], list[str]] = ([], [])
-        names = [name for _, table in part for name in table.names]
-        for name, table in part:
-            _, columns, _ = find_columns(list(table.columns), languages, name)
-            for side, column in zip(sides, columns, strict=True):
-                side.extend(_texts(table, column))
-        if not names:
+        for table in part:
+            _, columns, _ = find_columns(list(table.columns), languages, table.path.name)
+            pairs = [*zip(*(_texts(table, column) for column in columns), table.names, strict=True)]
+            inside = rows_by_split(table.columns, table.names.__getitem__) if [*tables] == ["train"] else {}
+            for named, indices in (inside or {split: range(len(pairs))}).items():
+                rows.setdefault(named, []).extend(pairs[index] for index in indices)
+        if not any(table.names for table in part):
             raise DataError(
-                f"{', '.join(name for name, _ in part)} in {where} has no row",
+                f"{', '.join(table.path.name for table in part)} in {where} has no row",
                 expected="a row for each pair of sentences",
                 remedy="Write the rows, or remove the file",
             )
-        splits[split] = PairSplit(*sides, names)
+    splits = {split: PairSplit(*zip(*pairs, strict=True)) for split, pairs in rows.items()}
     return RawPairs(languages, splits, tuple(found))
-
-
-def _divide(parts: Sequence[tuple[str, Table]]) -> dict[SplitName, list[tuple[str, Table]]]:
-    """Divide the parts of a table by its split column, if any."""
-    tables: dict[SplitName, list[tuple[str, Table]]] = {}
-    for name, table in parts:
-        by_split = rows_by_split(table.columns, table.names.__getitem__)
-        divided = {split: table.take(rows) for split, rows in by_split.items()} or {"train": table}
-        first = next(iter(divided))
-        divided[first] = replace(divided[first], findings=table.findings)  # reported once
-        for split, part in divided.items():
-            tables.setdefault(split, []).append((name, part))
-    return tables
 
 
 def _language_columns(columns: Sequence[str]) -> dict[str, str]:
@@ -277,16 +260,6 @@ def _is_text(cells: Sequence[str]) -> bool:
     return others <= (1 - MOST) * len(cells)
 
 
-def recognises_saved(path: Path, wanted: Languages | None) -> bool:
-    """Accept a ``save_to_disk`` folder that holds pairs."""
-    return any(are_pairs(_described_columns(features), wanted) for features in saved_features(path))
-
-
-def read_saved(path: Path, wanted: Languages | None) -> RawPairs:
-    """Read a saved data set; ``DataError`` if it is damaged or has no recognised columns."""
-    return _convert(load_saved(path), wanted)
-
-
 def is_of_pairs(name: str) -> bool:
     """Guess offline whether a hub data set holds pairs: by its configuration, its name, or the cache."""
     match = NAME.match(name)
@@ -295,10 +268,7 @@ def is_of_pairs(name: str) -> bool:
     parted = [(match["config"] or "").split(separator) for separator in "-_"]
     if any(len(parts) == 2 and all(map(is_language, parts)) for parts in parted):
         return True
-    features = cached_features(name)
-    return bool(TELLING.search(match["name"])) or any(
-        are_pairs(_described_columns(each), None) for each in features
-    )
+    return bool(TELLING.search(match["name"])) or _describe_pairs(cached_features(name), None)
 
 
 def read_by_name(name: str, wanted: Languages | None) -> RawPairs:
@@ -308,12 +278,16 @@ def read_by_name(name: str, wanted: Languages | None) -> RawPairs:
 
 def _convert(loaded: HubSet, wanted: Languages | None) -> RawPairs:
     loaded.demand()
-    tables: dict[SplitName, list[tuple[str, Table]]] = {}
+    tables = {}
     for split, rows in loaded.splits.items():
         columns = arrow_columns(rows.with_format("arrow")[:], _is_plain, STRUCT_COLUMN)
-        table = Table(Path(loaded.name), columns, loaded.row_names(split))
-        tables[split] = [(f"the split {loaded.found[split]} of {loaded.name}", table)]
-    return join_tables(tables, wanted, loaded.name, loaded.findings)
+        tables[split] = [Table(Path(loaded.name), columns, loaded.row_names(split))]
+    return _join(tables, wanted, loaded.name, loaded.findings)
+
+
+def _describe_pairs(described: Sequence[Mapping[str, Any]], wanted: Languages | None) -> bool:
+    """Return whether some description of features is one of pairs."""
+    return any(are_pairs(_described_columns(features), wanted) for features in described)
 
 
 def _described_columns(features: Mapping[str, Any]) -> list[str]:
@@ -329,8 +303,8 @@ FORMATS = (
         name="Hugging Face data set of pairs",
         layout="a folder that save_to_disk of the package datasets wrote, with a column translation, or a "
         "column for each language",
-        recognises=recognises_saved,
-        read=read_saved,
+        recognises=lambda path, wanted: _describe_pairs(saved_features(path), wanted),
+        read=lambda path, wanted: _convert(load_saved(path), wanted),
         rank=5,
     ),
     Format(
