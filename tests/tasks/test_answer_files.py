@@ -13,23 +13,27 @@ import torch
 
 from vitrail.core.errors import ConfigError
 from vitrail.tasks.answer_files import STRUCTURED, SUFFIXES, FileResults, check_answer_file, write_answers
-from vitrail.tasks.captioning.predictor import Caption, caption_results
-from vitrail.tasks.classification.predictor import Prediction, class_results
+from vitrail.tasks.captioning.predictor import Caption
+from vitrail.tasks.classification.predictor import Prediction
 from vitrail.tasks.contrastive.retrieval import Match, Retrieval, Retrieved, retrieval_results
 from vitrail.tasks.detection.detections import Detections
 from vitrail.tasks.labelling.predictor import LabelledText
-from vitrail.tasks.predicting import Results
+from vitrail.tasks.predicting import Results, ranked_results
 from vitrail.tasks.translation.predictor import Alternative, Translation
 
-CLASSES = class_results(
+CLASSES = ranked_results(
     [
         Prediction("one, two.png", (("cat", 0.75), ("dog", 0.25))),
         Prediction("bad.png", (), "no image"),
         Prediction("three.png", (("dog", 1.0),)),
-    ]
+    ],
+    "{:.1%}",
+    probability=6,
 )
-CAPTIONS = caption_results(
-    [Caption("x.png", (("a dog", -0.5), ("dogs", -0.75))), Caption("bad.png", (), error="no image")]
+CAPTIONS = ranked_results(
+    [Caption("x.png", (("a dog", -0.5), ("dogs", -0.75))), Caption("bad.png", (), error="no image")],
+    "{:.2f}",
+    score=4,
 )
 FOUND = Retrieved("a dog", (Match("x.png", 0.5), Match("y.png", 0.25)))
 
@@ -70,9 +74,9 @@ def test_json_and_plain_lines_follow_the_images(tmp_path: Path) -> None:
     assert written(tmp_path, ".txt", CLASSES) == "cat\n\ndog\n"
 
 
-def test_a_table_of_captions_has_the_best_of_each_image(tmp_path: Path) -> None:
+def test_a_table_of_captions_has_a_row_for_each_and_plain_lines_the_best(tmp_path: Path) -> None:
     assert written(tmp_path, ".csv", CAPTIONS) == (
-        "image,caption,score,error\nx.png,a dog,-0.5000,\nbad.png,,,no image\n"
+        "image,rank,caption,score,error\nx.png,1,a dog,-0.5000,\nx.png,2,dogs,-0.7500,\nbad.png,,,,no image\n"
     )
     assert written(tmp_path, ".txt", CAPTIONS) == "a dog\n\n"
 

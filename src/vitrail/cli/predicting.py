@@ -218,14 +218,14 @@ def classify(
     """
     chosen = read_names(names, names_file)
     from vitrail.tasks.answer_files import check_answer_file
-    from vitrail.tasks.classification.predictor import class_results
     from vitrail.tasks.contrastive.zero_shot import ZeroShotClassifier, check_names, read_templates
+    from vitrail.tasks.predicting import ranked_results
 
     checked, templates = check_names(chosen), read_templates(template)  # before a model is loaded
     if output is not None:
         check_answer_file(output)
     predictions = ZeroShotClassifier(run, checked, templates=templates).predict(files, top=top)
-    return deliver(class_results(predictions), output, as_json=json)
+    return deliver(ranked_results(predictions, "{:.1%}", probability=6), output, as_json=json)
 
 
 @app.command(help_epilogue="Example: vitrail retrieve runs/clip holiday/ --text 'a dog on a beach'")

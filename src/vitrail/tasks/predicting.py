@@ -17,6 +17,7 @@ from vitrail.data.inputs import OneImage, open_input
 from vitrail.engines.export.package import Package
 from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
+from vitrail.tasks.answer_files import FileResults, text_table
 from vitrail.tasks.registry import FALLBACK, TASKS, other_use
 
 if TYPE_CHECKING:
@@ -57,6 +58,29 @@ def ranked_rows(
     rows: list[tuple[Any, ...]] = [(rank, *each) for rank, each in enumerate(ranked, start=1)]
     names = ("rank", *columns)
     return [{**source, **dict(zip(names, row, strict=True)), "error": error} for row in rows or [(None,) * 3]]
+
+
+def ranked_results(found: Sequence[Any], form: str, **decimals: int) -> FileResults:
+    """Return results of ``ranked_rows`` in every output format; plain lines have the best of each.
+
+    Args:
+        form: of the score, on the terminal.
+        decimals: of the score, in files.
+    """
+    rows = Results(found).table()
+    source, _, text, score, _ = rows[0]
+    return FileResults(
+        tree=[each.to_json() for each in found],
+        columns=(source, text, score),
+        rows=[
+            (row[source] if row["rank"] == 1 else "", row[text] or "(nothing)", form.format(row[score]))
+            for row in rows
+            if row["rank"]
+        ],
+        errors=[(each.source, each.error) for each in found if each.error],
+        table=text_table(rows, **decimals),
+        lines=[row[text] or "" for row in rows if row["rank"] in (1, None)],
+    )
 
 
 class ResultStream(Iterator[Result]):

@@ -89,7 +89,7 @@ def test_commands_caption_and_explain(
     assert "square.png" in capsys.readouterr().out
     table = tmp_path / "captions.csv"
     assert main(["predict", run, str(picture), "-o", str(table)]) == 0
-    assert table.read_text().startswith("image,caption,score,error\n")
+    assert table.read_text().startswith("image,rank,caption,score,error\n")
     assert main(["predict", run, str(picture), "-o", str(tmp_path / "x.docx")]) == 2
     strip, given = tmp_path / "strip.png", ["--target", "a red square on the left"]
     assert main(["explain", run, str(picture), "-o", str(strip), *given]) == 0

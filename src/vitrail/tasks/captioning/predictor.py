@@ -28,6 +28,7 @@ from vitrail.tasks.predicting import (
     device_or_default,
     open_in_torch,
     over_photograph,
+    ranked_results,
     ranked_rows,
     read_image,
 )
@@ -191,24 +192,6 @@ def caption_files(files: Sequence[str], options: FileOptions) -> FileResults:
     """Return the best captions of each file."""
     if options.output is not None:
         check_answer_file(options.output)
-    return caption_results(Captioner(options.source).predict(files, num_best=options.top or 1))
-
-
-def caption_results(captions: Sequence[Caption]) -> FileResults:
-    """Return captions in every output format: a table row per image, which ``vitrail train`` reads."""
-    table = [
-        (each.source, each.text, "" if each.error else f"{each.score:.4f}", each.error or "")
-        for each in captions
-    ]
-    return FileResults(
-        tree=[each.to_json() for each in captions],
-        columns=("image", "caption", "score"),
-        rows=[
-            (each.source if rank == 0 else "", text or "(nothing)", f"{score:.2f}")
-            for each in captions
-            for rank, (text, score) in enumerate(each.texts)
-        ],
-        errors=[(each.source, each.error) for each in captions if each.error],
-        table=[("image", "caption", "score", "error"), *table],
-        lines=[each.text for each in captions],
+    return ranked_results(
+        Captioner(options.source).predict(files, num_best=options.top or 1), "{:.2f}", score=4
     )

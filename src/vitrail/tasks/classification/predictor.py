@@ -15,7 +15,7 @@ from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.choice import start_engine
 from vitrail.engines.loading import ModelInTorch, Source, merged_source, open_source
 from vitrail.interpret.viewer.explanation import Explanation
-from vitrail.tasks.answer_files import FileResults, check_answer_file, text_table
+from vitrail.tasks.answer_files import FileResults, check_answer_file
 from vitrail.tasks.classification.explanation import explain_image
 from vitrail.tasks.contract import FileOptions
 from vitrail.tasks.predicting import (
@@ -26,6 +26,7 @@ from vitrail.tasks.predicting import (
     chunks_of,
     device_or_default,
     over_photograph,
+    ranked_results,
     ranked_rows,
     read_image,
 )
@@ -223,20 +224,4 @@ def classify_files(files: Sequence[str], options: FileOptions) -> FileResults:
     predictor = Predictor(
         options.source, engine=options.engine, precision=options.precision, trust=options.trust
     )
-    return class_results(predictor.predict(files, top=options.top or DEFAULT_TOP))
-
-
-def class_results(predictions: Sequence[Prediction]) -> FileResults:
-    """Return predictions in every output format: a row per image and class, most probable first."""
-    return FileResults(
-        tree=[each.to_json() for each in predictions],
-        columns=("image", "class", "probability"),
-        rows=[
-            (each.source if rank == 0 else "", name, f"{probability:.1%}")
-            for each in predictions
-            for rank, (name, probability) in enumerate(each.scores)
-        ],
-        errors=[(each.source, each.error) for each in predictions if each.error],
-        table=text_table(Results(predictions).table(), probability=6),
-        lines=[each.label for each in predictions],
-    )
+    return ranked_results(predictor.predict(files, top=options.top or DEFAULT_TOP), "{:.1%}", probability=6)
