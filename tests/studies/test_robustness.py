@@ -74,7 +74,10 @@ def test_the_command_shows_80_columns_and_writes_page_and_picture(
     assert "rel. CE" in shown
     assert max(len(line) for line in shown.splitlines() if line != str(page)) <= 80
     assert page.read_text().count("<svg") == 2
-    assert re.search(r"<li>The error is [\d.]+ % on average under corruptions, and [\d.]+", page.read_text())
+    assert re.search(
+        r"<li>The error is [\d.]+ % on average under corruptions, and [\d.]+ % without \(95 % interval",
+        page.read_text(),
+    )
     assert page.read_text().count("<img") == 3
     assert page.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert [row["name"] for row in tree["corruptions"]] == ["fog", "pixelate"]
@@ -121,7 +124,7 @@ ERRORS = {"fog": {1: 0.2, 2: 0.4}, "contrast": {1: 0.3, 2: 0.7}}
 
 def test_ratios_are_those_of_the_papers_equations() -> None:
     reference = ReferenceErrors("other", 0.2, {"fog": 0.6, "contrast": 0.4})
-    found = summarise(0.1, ERRORS, reference=reference, signature={})
+    found = summarise(0.1, ERRORS, num_images=40, reference=reference, signature={})
 
     fog, contrast = found.corruptions
     assert fog.mean == pytest.approx(0.3)
@@ -135,10 +138,11 @@ def test_ratios_are_those_of_the_papers_equations() -> None:
 
 
 def test_a_model_is_as_robust_as_itself() -> None:
-    first = summarise(0.1, ERRORS, reference=None, signature={})
+    first = summarise(0.1, ERRORS, num_images=40, reference=None, signature={})
     again = summarise(
         0.1,
         ERRORS,
+        num_images=40,
         reference=ReferenceErrors("itself", 0.1, {row.name: row.mean for row in first.corruptions}),
         signature={},
     )
@@ -150,7 +154,7 @@ def test_a_model_is_as_robust_as_itself() -> None:
 
 def test_a_reference_that_a_corruption_does_not_hurt_gives_no_relative_mean() -> None:
     reference = ReferenceErrors("other", 0.2, {"fog": 0.2, "contrast": 0.4})
-    found = summarise(0.1, ERRORS, reference=reference, signature={})
+    found = summarise(0.1, ERRORS, num_images=40, reference=reference, signature={})
     assert found.corruptions[0].relative_corruption_error is None
     assert found.relative_mean_corruption_error is None
     assert found.mean_corruption_error is not None

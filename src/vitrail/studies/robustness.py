@@ -28,6 +28,7 @@ from vitrail.studies.probing import OnProgress, ignore_progress, mean_of_all
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.published_scores import sign_incomplete
+from vitrail.tasks.classification.scores import wilson_interval
 from vitrail.tasks.evaluating import load_classifier, open_scoring
 from vitrail.train.evaluate import join_signature, run_evaluator
 from vitrail.train.machine import count_cores, inspect_machine
@@ -96,6 +97,9 @@ class Robustness(Config):
     """Results compare only where these agree."""
     clean: float
     """Error rate on clean images."""
+    clean_interval: tuple[float, float]
+    """Its 95 % interval."""
+    num_images: int
     corruptions: tuple[CorruptionErrors, ...]
     mean_error: float
     """Mean over corruptions and severities, not normalised."""
@@ -111,6 +115,7 @@ def summarise(
     clean: float,
     errors: Mapping[str, Mapping[int, float]],
     *,
+    num_images: int,
     reference: ReferenceErrors | None,
     signature: dict[str, str],
 ) -> Robustness:
@@ -146,6 +151,8 @@ def summarise(
     return Robustness(
         signature=signature,
         clean=clean,
+        clean_interval=wilson_interval(round(clean * num_images), num_images),
+        num_images=num_images,
         corruptions=tuple(rows),
         mean_error=sum(row.mean for row in rows) / len(rows),
         reference=None if reference is None else reference.name,
@@ -193,9 +200,15 @@ def write_robustness(
         for name, rows in by_group.items()
         if rows
     ]
+    interval = f"95 % interval {' to '.join(map(_percent, found.clean_interval))} %"
+    images = number_of(found.num_images, "image")
     headlines = [
-        (f"{_percent(found.clean)} %", "error without corruption", ""),
-        (f"{_percent(found.mean_error)} %", "mean error with", "over corruptions and severities"),
+        (f"{_percent(found.clean)} %", "error without corruption", f"{interval}, {images}"),
+        (
+            f"{_percent(found.mean_error)} %",
+            "mean error with",
+            f"over corruptions and severities, {images} each",
+        ),
     ]
     note = "Without a reference model there is no corruption error (CE)."
     if found.mean_corruption_error is not None:
@@ -215,7 +228,7 @@ def write_robustness(
     worst = max(found.corruptions, key=lambda row: row.mean)
     says = (
         f"The error is {_percent(found.mean_error)} % on average under corruptions, and "
-        f"{_percent(found.clean)} % without.",
+        f"{_percent(found.clean)} % without ({interval}, {images}).",
         f"Worst is {worst.name.replace('_', ' ')}, with {_percent(worst.mean)} %.",
     )
     body = (
@@ -352,7 +365,8 @@ def measure_robustness(
     pixels = images.load(0, None).image
     corrupted = {name: corrupt(pixels, CORRUPTIONS[name], EXAMPLE_SEVERITY, seed=0) for name in names}
     examples = {name: each.numpy() for name, each in {"without": pixels, **corrupted}.items()}
-    return summarise(clean, errors, reference=against, signature=signature), examples
+    found = summarise(clean, errors, num_images=len(images), reference=against, signature=signature)
+    return found, examples
 
 
 def _published(loaded: LoadedModel, source: str, split: str, severities: tuple[int, ...]) -> ReferenceErrors:
