@@ -291,6 +291,17 @@ def test_other_settings_under_the_same_name_are_refused(commands, image_folder, 
         compare(image_folder, mixers=["fourier"], budget_s=90, changes=ON_NANO, output=tmp_path, name="c")
 
 
+def test_an_old_comparison_is_gone_on_with_and_stated_anew(commands, image_folder, tmp_path):
+    commands.failing, given = {"fourier-seed0"}, {"mixers": ["fourier"], "output": tmp_path, "name": "c"}
+    compare(image_folder, changes={**ON_NANO, "data.image_size": 8}, **given)
+    stored = tmp_path / "c" / "comparison.json"
+    stored.write_text(stored.read_text().replace("No mixer is finished", "Nothing is done"))
+
+    again = compare(image_folder, changes={**ON_NANO, "data.image_size": [8, 8]}, **given).comparison
+
+    assert again.statements == ("No mixer is finished: there is nothing to compare.",)
+
+
 def test_a_folder_of_something_else_is_refused(commands, image_folder, tmp_path):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "config.json").write_text("{}")

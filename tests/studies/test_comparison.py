@@ -11,11 +11,11 @@ from vitrail.studies.comparison import (
     Comparison,
     PairTest,
     comparison_table,
+    concluded,
     conditions,
     format_count,
     join_names,
     stand,
-    state,
 )
 from vitrail.studies.comparison_page import (
     MORE_COLOURS,
@@ -24,6 +24,10 @@ from vitrail.studies.comparison_page import (
     pareto_front,
     write_comparison,
 )
+
+
+def state(comparison: Comparison) -> tuple[str, ...]:
+    return concluded(comparison).statements
 
 
 def pair_of(first: str, second: str, p: float, *, lower: float = 0.01, **changes: object) -> PairTest:

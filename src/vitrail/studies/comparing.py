@@ -12,6 +12,8 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +24,7 @@ from vitrail.core.errors import CheckpointError, ConfigError, VitrailError
 from vitrail.models import MODELS
 from vitrail.nn.mixers import MIXERS
 from vitrail.studies.command import CommandError, run_to_the_end
-from vitrail.studies.comparison import ComparedRun, Comparison
+from vitrail.studies.comparison import ComparedRun, Comparison, concluded
 from vitrail.studies.comparison_page import write_comparison
 from vitrail.studies.judging import judge, measure_run, stand_all
 from vitrail.tasks.contract import ComparisonMetric, Task
@@ -141,10 +143,10 @@ def compare(
         )
     data = read_asked(task, settings).data
     folder = Path(output) / (name or dated_name(asked.data, "comparison"))
-    comparison = _open_comparison(folder, asked)
+    comparison = _open_comparison(folder, asked, task)
     known = {(run.name, run.seed) for run in comparison.runs}
     added = [ComparedRun(name=each, seed=own) for own in listed for each in names if (each, own) not in known]
-    comparison = comparison.model_copy(update={"runs": (*comparison.runs, *added)})
+    comparison = concluded(comparison, runs=(*comparison.runs, *added))  # by today's rules, whoever stored it
     if not (folder / COMPARISON_FILE).exists():
         task.open(data.model_copy(update={"source": asked.data}))  # so that its errors come once
     folder.mkdir(parents=True, exist_ok=True)
@@ -350,7 +352,7 @@ COMPARISON_FILE, COMPARISON_PAGE = "comparison.json", "comparison.html"
 FOUND = {"runs", "standings", "pairs", "statements"}  # results rather than settings
 
 
-def _open_comparison(folder: Path, asked: Comparison) -> Comparison:
+def _open_comparison(folder: Path, asked: Comparison, task: Task) -> Comparison:
     """Return the comparison that the folder holds, or a new one."""
     path = folder / COMPARISON_FILE
     if not path.exists():
@@ -370,6 +372,8 @@ def _open_comparison(folder: Path, asked: Comparison) -> Comparison:
             remedy="Choose another --name, or remove this folder",
         ) from None
     wanted, found = (value.model_dump(mode="json", exclude=FOUND) for value in (asked, stored))
+    for tree in (wanted, found):
+        tree["changes"] = _as_read(task, tree["changes"])
     differing = [f"{key} {found[key]!r}, not {wanted[key]!r}" for key in wanted if found[key] != wanted[key]]
     if differing:
         raise ConfigError(
@@ -378,6 +382,15 @@ def _open_comparison(folder: Path, asked: Comparison) -> Comparison:
             remedy="Give the same options, or choose another --name",
         )
     return stored
+
+
+def _as_read(task: Task, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as the task reads them, all but the model's: 32 as an image size is [32, 32]."""
+    tree = read_asked(task, changes).model_dump(mode="json")
+    return {
+        path: value if path.startswith("model.") else reduce(getitem, path.split("."), tree)
+        for path, value in changes.items()
+    }
 
 
 def _write_folder(folder: Path, comparison: Comparison) -> None:

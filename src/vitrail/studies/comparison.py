@@ -269,9 +269,11 @@ FEW_STEPS = 100  # with fewer the learning rate schedule is hardly traversed, wh
 MOST_NAMED = 4
 
 
-def state(comparison: Comparison) -> tuple[str, ...]:
-    """Return the conclusions, what their intervals are over, and caveats."""
-    return tuple(filter(None, (said(comparison) for said in (_leader, _others, _doubts, _basis))))
+def concluded(comparison: Comparison, **changes: Any) -> Comparison:
+    """Return a comparison with changed results: its conclusions, what their intervals are over, caveats."""
+    changed = comparison.model_copy(update=changes)
+    statements = tuple(filter(None, (said(changed) for said in (_leader, _others, _doubts, _basis))))
+    return changed.model_copy(update={"statements": statements})
 
 
 def conditions(comparison: Comparison) -> str:

@@ -31,8 +31,8 @@ from vitrail.studies.comparison import (
     CurvePoint,
     Figures,
     PairTest,
+    concluded,
     stand,
-    state,
 )
 from vitrail.tasks.contract import ComparisonMetric
 from vitrail.tasks.registry import open_run
@@ -78,8 +78,7 @@ def stand_all(comparison: Comparison, contestants: Sequence[Contestant] = ()) ->
             clipped = None if interval is None else (max(0.0, interval[0]), min(most, interval[1]))
             standings.append(stand(runs, clipped))
     standings.sort(key=lambda standing: -standing.score)
-    placed = comparison.model_copy(update={"standings": tuple(standings), "pairs": ()})
-    return placed.model_copy(update={"statements": state(placed)})
+    return concluded(comparison, standings=tuple(standings), pairs=())
 
 
 def judge(folder: Path, comparison: Comparison, metric: ComparisonMetric) -> Comparison:
@@ -100,8 +99,7 @@ def judge(folder: Path, comparison: Comparison, metric: ComparisonMetric) -> Com
     placed = stand_all(comparison, contestants)
     ranks = {standing.name: rank for rank, standing in enumerate(placed.standings)}
     pairs = _test_pairs(sorted(contestants, key=lambda each: ranks[each.name]), metric)
-    tested = placed.model_copy(update={"pairs": tuple(pairs)})
-    return tested.model_copy(update={"statements": state(tested)})
+    return concluded(placed, pairs=tuple(pairs))
 
 
 def _read(
