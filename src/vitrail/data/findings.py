@@ -188,13 +188,14 @@ def judge(
 
 
 def some_of(items: Sequence[str], count: int) -> str:
-    """Name the first of so many items.
+    """Name the first of so many items, or all where one alone would be left.
 
     >>> some_of(["cat", "dog", "owl", "pig"], 9)
     'cat; dog; owl and 6 more'
     """
-    shown = "; ".join(items[:MAX_SHOWN])
-    return f"{shown} and {count - MAX_SHOWN} more" if count > MAX_SHOWN else shown
+    shown = items if len(items) == count <= MAX_SHOWN + 1 else items[:MAX_SHOWN]
+    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    return "; ".join(shown) + more
 
 
 def joined(names: Sequence[str]) -> str:
