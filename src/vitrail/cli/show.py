@@ -203,7 +203,7 @@ def live(console: Console, *columns: ProgressColumn, transient: bool = False) ->
 
 @contextmanager
 def parts_done() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a listener for the number of samples done in each part; only on a terminal."""
+    """Yield a listener for the samples done in each part; without a terminal, also lines now and then."""
     from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
     columns = BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn()
@@ -216,5 +216,7 @@ def parts_done() -> Iterator[Callable[[str, int, int], None]]:
                 bar.begin(part)
                 shown = part
             bar.update(part, completed=done, total=total or None)
+            if bar.is_due:
+                bar.write(f"{part}: {done:,}{f' of {total:,}' if total else ''}")
 
         yield listen
