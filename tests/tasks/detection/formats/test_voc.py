@@ -81,6 +81,31 @@ def test_folders_of_splits_are_read(tmp_path: Path) -> None:
     assert_holds(VOC.read(tmp_path), scenes)
 
 
+@pytest.mark.parametrize(
+    ("annotations", "images"),
+    [
+        ("{}_annots", "{}_images"),
+        ("annots/{}", "images/{}"),
+        ("{}/ann", "{}/img"),
+        ("{}_zip/{}/annots", "{}_zip/{}/pictures"),
+        ("annots", "pictures/{}"),
+    ],
+)
+def test_images_are_found_by_their_names_whatever_the_folders_are_called(
+    tmp_path: Path, annotations: str, images: str
+) -> None:
+    scenes = varied_splits()
+    for scene in scenes:
+        folder = FOLDERS[scene.split]
+        write_images(tmp_path / images.format(folder, folder), [scene])
+        file = tmp_path / annotations.format(folder, folder) / f"{scene.stem}.xml"
+        write_text(file, voc_text(scene))
+        write_text(tmp_path / "a mask" / f"{scene.stem}.bmp", "no image")  # nearly of the same name
+
+    assert VOC.recognises(tmp_path)
+    assert_holds(VOC.read(tmp_path), scenes)
+
+
 def test_images_and_annotations_without_each_other_are_told(tmp_path: Path) -> None:
     scenes = varied_scenes(6, seed=0)
     write_flat_voc(tmp_path, scenes)

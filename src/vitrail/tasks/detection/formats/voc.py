@@ -9,7 +9,8 @@ of the challenge lie one pixel off at the left and the top.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,17 +21,15 @@ from vitrail.core.errors import DataError
 from vitrail.data.file_places import (
     IMAGE_SUFFIXES,
     ImageFinder,
-    existing,
     first_entries,
     folders_in,
     is_image_name,
     nested,
     plain_bytes,
     relative_name,
-    split_folders,
 )
 from vitrail.data.formats import Format
-from vitrail.data.splits import SPLIT_NAMES, SplitName
+from vitrail.data.splits import SPLIT_NAMES, SplitName, split_of
 from vitrail.data.text.lines import read_list
 from vitrail.tasks.detection.assembly import (
     AnnotatedImage,
@@ -47,6 +46,7 @@ CORNERS = ("xmin", "ymin", "xmax", "ymax")
 ANNOTATION_FOLDERS = ("Annotations", "annotations", "xmls", "labels")
 IMAGE_FOLDERS = ("JPEGImages", "images", "Images", "img", "imgs")
 LISTS = Path("ImageSets", "Main")
+DEPTH, MAX_FOLDERS = 3, 20  # folders within folders, and folders of each, that are looked at
 MAX_REASONS = 3
 MAX_BYTES = 1 << 24  # a file of 16 MiB holds 50,000 boxes
 PEEK = 4096  # bytes that a cheap look reads
@@ -86,14 +86,15 @@ def parse_voc(content: bytes) -> ElementTree.Element:
 
 class _Part(NamedTuple):
     annotations: Path
-    image_folders: Sequence[Path]
+    split: SplitName | None
+    """None where the folder of each image tells it."""
     listed: Sequence[str] | None = None
     """Names without suffix of the images that belong to it; None for all that have a file."""
 
 
 def recognises(path: Path) -> bool:
-    """Accept a folder with XML files of annotations, in Annotations/, beside images, or in splits."""
-    return path.is_dir() and bool(_roots(path))
+    """Accept a folder with XML files of annotations, up to three folders deep."""
+    return path.is_dir() and bool(_annotation_folders(path))
 
 
 def read(path: Path) -> RawBoxes:
@@ -102,9 +103,9 @@ def read(path: Path) -> RawBoxes:
     Raises:
         DataError: no annotation file can be read, or none has an image.
     """
-    root, parts = _find(path)
+    *_, root = nested(path)
     reading = Reading(root)
-    num_read = sum(_read_part(split, part, reading) for split, part in parts.items())
+    num_read = sum(_read_part(part, reading, path) for part in _parts(path))
     broken = reading.notes.get("unreadable-annotations", [])
     if not num_read:
         raise DataError(
@@ -116,7 +117,7 @@ def read(path: Path) -> RawBoxes:
         raise DataError(
             f"{root} has {num_read} files of annotations and none has an image, such as "
             f"{reading.without_image[0]}",
-            expected="an image of the same name, in JPEGImages/, images/ or beside the XML file",
+            expected="an image of the same name, beside the XML file or in another folder",
             remedy="Put the images there",
         )
     images = itertools.chain.from_iterable(reading.annotated.values())
@@ -124,11 +125,10 @@ def read(path: Path) -> RawBoxes:
     return assemble(reading, classes, box_format="xyxy")
 
 
-def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
-    """Read the files of one split, and return how many could be read."""
-    finder = ImageFinder(part.image_folders)
+def _read_part(part: _Part, reading: Reading, path: Path) -> int:
+    """Read the files of one folder or list, and return how many could be read."""
+    finder = ImageFinder(_image_folders(part, path))
     reading.finders.append(finder)
-    images = reading.annotated.setdefault(split, [])
     num_read = 0
     shown = (file for file in part.annotations.iterdir() if not file.name.startswith("."))
     files = {file.stem: file for file in shown if file.suffix.lower() == ".xml"}
@@ -139,7 +139,7 @@ def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
             content = parse_voc(file.read_bytes())
         except FileNotFoundError:
             if finder.find_stem(stem) is None:
-                reading.without_image.append(f"{split} list: {stem}")
+                reading.without_image.append(f"{part.split} list: {stem}")
             else:
                 reading.note("listed-without-annotations", stem)
             continue
@@ -148,10 +148,13 @@ def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
             finder.find_stem(stem)  # is not an unlisted image
             continue
         num_read += 1
-        image, file_name = finder.find_stem(stem), (content.findtext("filename") or "").strip()
+        file_name = (content.findtext("filename") or "").strip()
+        is_named_alike = Path(file_name.replace("\\", "/")).stem == stem
+        # The whole name first: masks may have the image's, with another suffix.
+        image = (finder.find(file_name) if is_named_alike else None) or finder.find_stem(stem)
         if image is None:
             image = finder.find(file_name)
-        elif file_name and Path(file_name.replace("\\", "/")).stem != stem:
+        elif file_name and not is_named_alike:
             reading.note("other-file-names", f"{called} ({file_name})")
         if image is None:
             reading.without_image.append(called)
@@ -168,7 +171,8 @@ def _read_part(split: SplitName, part: _Part, reading: Reading) -> int:
             )
         if any((mark.text or "").strip() == "1" for mark in content.iterfind("object/difficult")):
             reading.note("difficult", entry.name)
-        images.append(entry)
+        split = part.split or _split_in(image.parent, path) or "train"
+        reading.annotated.setdefault(split, []).append(entry)
     return num_read
 
 
@@ -177,69 +181,68 @@ def _numbers(element: ElementTree.Element | None, names: tuple[str, ...]) -> lis
     return [None if element is None else as_number(element.findtext(name)) for name in names]
 
 
-def _find(path: Path) -> tuple[Path, dict[SplitName, _Part]]:
-    root, *others = _roots(path) or [path]
-    if others:
+def _parts(path: Path) -> list[_Part]:
+    """Return the folders of annotations, those whose paths name no split alone if there are any."""
+    found = _annotation_folders(path)
+    undivided = [folder for folder in found if _split_in(folder, path) is None]
+    lists = {folder.parent: _lists(folder.parent / LISTS) for folder in undivided}
+    if any(lists.values()) and len(lists) > 1:
+        root = next(iter(lists))
         raise DataError(
-            f"{root.parent} holds {1 + len(others)} data sets: "
-            + ", ".join(each.name for each in (root, *others)),
+            f"{root.parent} holds {len(lists)} data sets: " + ", ".join(each.name for each in lists),
             expected="one folder with Annotations and JPEGImages",
             remedy=f"Give one of them, such as {root}",
         )
-    annotations = _annotation_folder(root)
-    folders = [root / name for name in IMAGE_FOLDERS]
-    if annotations is not None:
-        images = existing([*folders, annotations, root])
-        lists = _lists(root / LISTS) or {"train": None}
-        return root, {split: _Part(annotations, images, ids) for split, ids in lists.items()}
-    parts: dict[SplitName, _Part] = {}
-    for split, folder in _split_parts(root).items():
-        base = folder.parent if folder.name in ANNOTATION_FOLDERS else folder
-        near = [base, *(base / name for name in IMAGE_FOLDERS), *(each / base.name for each in folders)]
-        parts[split] = _Part(folder, existing([folder, *near, *folders]))
-    return root, parts
+    listed = [
+        _Part(folder, split, ids) for folder in undivided[:1] for split, ids in lists[folder.parent].items()
+    ]
+    return listed or [_Part(folder, _split_in(folder, path)) for folder in undivided or found]
 
 
-def _roots(path: Path) -> list[Path]:
-    """Return the folder of the data set, or several in one such as VOC2007 and VOC2012."""
-    for folder in nested(path):
-        if _is_root(folder):
-            return [folder]
-        inner = [
-            each for each in folders_in(folder)[:20] if (each / "Annotations").is_dir() and _is_root(each)
-        ]
-        if inner:
-            return inner
-    return []
-
-
-def _is_root(folder: Path) -> bool:
-    return _annotation_folder(folder) is not None or bool(_split_parts(folder))
-
-
-def _annotation_folder(folder: Path) -> Path | None:
-    """Find annotations by the beginning of some files."""
-    usual = existing([*(folder / name for name in ANNOTATION_FOLDERS), folder])
-    others = [each for each in folders_in(folder)[:20] if each not in split_folders(folder).values()]
-    for candidate in dict.fromkeys([*usual, *others]):
-        listed = sorted(entry.name for entry in first_entries(candidate))
-        if candidate not in usual and any(map(is_image_name, listed)):  # a data set of its own
+def _annotation_folders(path: Path) -> list[Path]:
+    """Find folders of annotations by the beginning of some files."""
+    *_, root = nested(path)
+    found = []
+    for folder in _folders(root, MAX_FOLDERS):
+        listed = sorted(entry.name for entry in first_entries(folder))
+        is_usual = folder == root or folder.name in ANNOTATION_FOLDERS or split_of(folder.name)
+        if not is_usual and any(map(is_image_name, listed)):  # a class, or a data set of its own
             continue
         for name in [name for name in listed if name.lower().endswith(".xml")][:5]:
-            with suppress(OSError), (candidate / name).open("rb") as file:
+            with suppress(OSError), (folder / name).open("rb") as file:
                 if b"<annotation" in plain_bytes(file.read(PEEK)):
-                    return candidate
-    return None
+                    found.append(folder)
+                    break
+    return found
 
 
-def _split_parts(root: Path) -> Mapping[SplitName, Path]:
-    parts: dict[SplitName, Path] = {}
-    for base in existing([root, *(root / name for name in ANNOTATION_FOLDERS)]):
-        for split, folder in split_folders(base).items():
-            annotations = _annotation_folder(folder)
-            if annotations is not None:
-                parts.setdefault(split, annotations)
-    return parts
+def _image_folders(part: _Part, path: Path) -> list[Path]:
+    """Return the folders of images, those of usual names and near the annotations first."""
+    *_, root = nested(path)
+    folders = [*_folders(root), *nested(path)]
+    if part.split is not None and part.listed is None:
+        folders = [folder for folder in folders if _split_in(folder, path) in (None, part.split)]
+
+    def distance(folder: Path) -> tuple[bool, int]:
+        shared = os.path.commonpath([folder, part.annotations])
+        return folder != part.annotations and folder.name not in IMAGE_FOLDERS, -len(shared)
+
+    return sorted(folders, key=distance)
+
+
+def _folders(root: Path, most: int | None = None) -> list[Path]:
+    """Return a folder and those in it, three deep, at most so many of each."""
+    found, level = [], [root]
+    for _ in range(DEPTH):
+        found += level
+        level = [inner for folder in level for inner in folders_in(folder)[:most]]
+    return [*found, *level]
+
+
+def _split_in(folder: Path, path: Path) -> SplitName | None:
+    """Return the split that a folder is named after, or one that it lies in."""
+    parts = reversed(folder.relative_to(path).parts)
+    return next((split for part in parts if (split := split_of(part))), None)
 
 
 def _lists(folder: Path) -> dict[SplitName, list[str] | None]:
