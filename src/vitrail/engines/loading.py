@@ -112,25 +112,21 @@ def open_source(source: Source) -> LoadedModel | Package:
     return Package.read(source) if is_package(source) else load_any(source)
 
 
-def merged_source(source: object, num_merged: int, *, schedule: str = "constant") -> LoadedModel:
-    """Open a model whose blocks merge tokens; its weights are unchanged.
-
-    Args:
-        num_merged: tokens merged per block, on average.
-        schedule: ``constant`` or ``decreasing``, as for ``vitrail.models.merged.merge_tokens``.
+def merged_source(source: Source, num_merged: int) -> LoadedModel:
+    """Open a model whose blocks merge tokens, so many on average; its weights are unchanged.
 
     Raises:
         CheckpointError: the source holds no usable model.
         ConfigError: the source is an exported model, it cannot merge tokens, or the number is negative.
     """
-    if not isinstance(source, str | Path | LoadedModel):
+    loaded = open_source(source)
+    if isinstance(loaded, Package):
         raise ConfigError(
             "exported models cannot merge tokens",
             expected="the run, or the folder of the saved model, that it was exported from",
             remedy="Name that one",
         )
-    loaded = source if isinstance(source, LoadedModel) else load_any(source)
-    return loaded._replace(model=merge_tokens(loaded.model, num_merged, schedule=schedule))
+    return loaded._replace(model=merge_tokens(loaded.model, num_merged))
 
 
 class ModelInTorch:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import psutil
@@ -22,7 +21,7 @@ from vitrail.train.machine import count_cores
 from vitrail.train.objective import Objective
 from vitrail.train.processes import Processes
 from vitrail.train.run import Run
-from vitrail.train.schedule import is_crossed, planned_steps, progress_at
+from vitrail.train.schedule import planned_steps, progress_at
 from vitrail.train.settings import Experiment, Replan, TrainSettings
 from vitrail.train.step import TrainStep
 
@@ -32,8 +31,7 @@ _WARM_STEPS = 3  # the first steps allocate, compile and fill caches
 _FEWEST_STEPS, _MOST_STEPS = 3, 30
 _FEWEST_SAMPLES = 2  # batch normalisation and contrasts need two
 _LONG_S = 1.0  # of a step, whose allocations are then negligible
-_REVIEWS = 50  # one review each 2 % of the steps
-_LATE = 0.9  # from here on one review each percent
+_REVIEW_SHARE, _SHORTEST_REVIEW_S = 0.02, 0.1  # of the time left, from one review to the next
 _TOLERANCE = 0.02  # a smaller deviation than this is noise
 _MAY_EXTEND_BEFORE = 0.95  # of the progress; what a load that has gone leaves later is little
 _LARGEST_EXTENSION = 2.0
@@ -81,9 +79,9 @@ def calibrate(
     train_step = TrainStep(objective, copy.deepcopy(model), experiment, processes)
     begun = clock()
 
-    def timed(batches: list[Any]) -> float:
+    def timed(batches: Iterator[list[Any]]) -> float:
         started = clock()
-        train_step(batches, 0, settings)
+        train_step(next(batches), 0, settings)
         if processes.device.type == "cuda":
             torch.cuda.synchronize(processes.device)
         return clock() - started
@@ -96,20 +94,10 @@ def calibrate(
     start_s = clock() - begun
     if step_s is None:
         steps = train_step.batches(train, 0, _WARM_STEPS + _MOST_STEPS)
-        begun = clock()
-        timed(next(steps))
-        start_s = clock() - begun
-
-        def measure(num_steps: int) -> list[float]:
-            moments = [clock()]
-            for _ in range(num_steps):
-                timed(next(steps))
-                moments.append(clock())
-            return [after - before for before, after in itertools.pairwise(moments)]
-
-        last_s = measure(_WARM_STEPS - 1)[-1]
+        start_s, *_, last_s = (timed(steps) for _ in range(_WARM_STEPS))
         wanted = processes.from_first(lambda: int(seconds / max(last_s, 1e-6)))
-        step_s = statistics.median(measure(min(max(wanted, _FEWEST_STEPS), _MOST_STEPS)))
+        num_steps = min(max(wanted, _FEWEST_STEPS), _MOST_STEPS)
+        step_s = statistics.median(timed(steps) for _ in range(num_steps))
     validation_s = 0.0
     if validation and settings.validations:
         validation_s = evaluation_share * step_s * len(validation) / samples
@@ -122,7 +110,7 @@ def calibrate(
 
 
 def _extrapolate(
-    timed: Callable[[list[Any]], float],
+    timed: Callable[[Iterator[list[Any]]], float],
     train_step: TrainStep,
     train: SampleSource,
     parts: int,
@@ -137,16 +125,16 @@ def _extrapolate(
     Returns:
         None as soon as whole steps are known to be affordable.
     """
-    spent_s, former, whole_s = 0.0, None, None
+    spent_s, former, whole_s, busy = 0.0, None, None, is_busy()
     while parts > 1:
         part = next(train_step.batches(train, 0, 1, parts=parts))
-        part_s = timed(part)
-        spent_s += part_s
-        if former is None or part_s < _LONG_S:  # the first one imports and allocates
-            part_s = min(part_s, timed(part))
-            spent_s += part_s
+        tries = [timed(iter([part]))]
+        while len(tries) < 2 + busy and (former is None or tries[-1] < _LONG_S):
+            tries.append(timed(iter([part])))
+        part_s = min(tries)  # the first one imports and allocates, and other programs may hold up any
+        spent_s += sum(tries)
         whole_s = parts * part_s
-        is_known = whole_s > 2 * longest_s
+        is_known = whole_s > 2 * longest_s and not busy  # what the samples do not take is then long, too
         if former is not None:  # the optimiser's time does not grow with the samples
             whole_s = min(whole_s, part_s + 2 * max(0.0, part_s - former) * (parts - 1))
             is_known = whole_s > longest_s or spent_s + 4 * part_s > seconds
@@ -157,6 +145,11 @@ def _extrapolate(
             return None if is_affordable else whole_s
         parts, former = parts // 2, part_s
     return whole_s
+
+
+def is_busy() -> bool:
+    """Return whether other programs take much of this machine's cores."""
+    return psutil.getloadavg()[0] > BUSY * count_cores()
 
 
 def steps_for_budget(
@@ -176,7 +169,7 @@ def steps_for_budget(
     if steps < MIN_STEPS:
         load, num_cores = psutil.getloadavg()[0], count_cores()
         busy = f". Other programs slow this machine: load {load:.0f} on {number_of(num_cores, 'core')}"
-        busy = busy if load > BUSY * num_cores else ""
+        busy = busy if is_busy() else ""
         minutes = math.ceil((other_s + FEWEST_PLANNED * step_s) / 60)
         listed = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in uses.items())
         raise ConfigError(
@@ -224,8 +217,10 @@ class Deadline:
         self._pauses_s += seconds
         self._pause_s = seconds
 
-    def is_due(self, before: float, after: float) -> bool:
-        return is_crossed(_REVIEWS, before, after) or (after >= _LATE and is_crossed(100, before, after))
+    def is_due(self) -> bool:
+        """Return whether a share of the time left has passed: by steps, a slower one would be seen late."""
+        now = self._clock()
+        return now - self._moment >= max(_REVIEW_SHARE * (self.ends_at - now), _SHORTEST_REVIEW_S)
 
     def review(self, step: int, steps: int, *, progress: float, num_pauses: int) -> int:
         """Return the corrected total number of steps; unchanged if on schedule.
@@ -291,7 +286,7 @@ class Plan:
     def review(self, step: int) -> bool:
         """Correct the plan if the deadline asks for it; return whether it did. The first process decides."""
         deadline, former, progress = self._deadline, self.steps(step), self.progress(step, before=True)
-        if deadline is None or step == former or not deadline.is_due(self.progress(step - 1), progress):
+        if deadline is None or step == former or not self._processes.any_of(deadline.is_due())[0]:
             return False
         num_pauses = self.settings.validations - math.floor(self.settings.validations * progress)
         steps = self._processes.from_first(

@@ -96,18 +96,25 @@ def count_cores() -> int:
 
 
 @cache
-def measure_matrix_products(device: torch.device, precision: Precision, *, seconds: float = 0.3) -> float:
-    """Measure matrix products, in FLOP/s; the fastest repetition counts. Measured once in a process."""
-    tokens, width = (2048, 512) if device.type == "cpu" else (8192, 4096)  # a GPU is idle with small ones
+def measure_matrix_products(device: torch.device, precision: Precision) -> float:
+    """Measure matrix products, in FLOP/s; the fastest repetition counts. Measured once in a process.
+
+    On a CPU one thread is timed, times the cores: threads that wait for each other measure the other programs
+    of a machine (with a load of 11 on 2 cores, 25 GFLOP/s where 700 can be reached; docs/log.md).
+    """
+    num_threads, is_cpu = torch.get_num_threads(), device.type == "cpu"
+    tokens, width = (512, 512) if is_cpu else (8192, 4096)  # a GPU is idle with small ones
     x = torch.randn(tokens, width, device=device)
     weight = torch.randn(4 * width, width, device=device)
-    best, deadline = float("inf"), time.perf_counter() + seconds
+    best, deadline = float("inf"), time.perf_counter() + 0.3
+    torch.set_num_threads(1)
     with torch.inference_mode(), autocast(precision, device):
         while time.perf_counter() < deadline:
             started = time.perf_counter()
             torch.nn.functional.linear(x, weight).sum().item()
             best = min(best, time.perf_counter() - started)
-    return 2 * tokens * width * 4 * width / best
+    torch.set_num_threads(num_threads)
+    return 2 * tokens * width * 4 * width / best * (num_threads if is_cpu else 1)
 
 
 # Option numbers of glibc's malloc.h.
