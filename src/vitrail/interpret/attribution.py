@@ -125,10 +125,7 @@ def integrated_gradients(
 
 
 def occlusion(
-    model: nn.Module,
-    image: Float[Tensor, "1 channels height width"],
-    label: int,
-    grid: tuple[int, int],
+    model: nn.Module, image: Float[Tensor, "1 channels height width"], label: int, grid: tuple[int, int]
 ) -> Float[Tensor, "rows columns"]:
     """Return the drop of a class's log-probability when each patch alone is covered.
 

@@ -18,12 +18,7 @@ from vitrail.models.image_encoder import ImageFeatures, build_encoder
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.linear import Linear
 from vitrail.nn.recurrent import CellName
-from vitrail.nn.recurrent_decoder import (
-    ContextMemory,
-    ImageAttentionDecoder,
-    RecurrentStack,
-    RecurrentState,
-)
+from vitrail.nn.recurrent_decoder import ContextMemory, ImageAttentionDecoder, RecurrentStack, RecurrentState
 from vitrail.nn.tokens import Images
 
 

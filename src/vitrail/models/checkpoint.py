@@ -201,9 +201,7 @@ def read_tensors(path: Path, *, sha256: str) -> dict[str, Tensor]:
         return safetensors.torch.load(_read_verified(path, sha256))
     except SafetensorError as error:
         raise CheckpointError(
-            f"{path} cannot be read: {error}",
-            expected="a safetensors file",
-            remedy="Save the model again",
+            f"{path} cannot be read: {error}", expected="a safetensors file", remedy="Save the model again"
         ) from None
 
 

@@ -377,9 +377,7 @@ class CaptionModel(SequenceModel, Protocol):
     config: CaptionModelConfig
 
     def __call__(
-        self,
-        images: Float[Tensor, "batch ..."],
-        captions: Int[Tensor, "batch captions tokens"],
+        self, images: Float[Tensor, "batch ..."], captions: Int[Tensor, "batch captions tokens"]
     ) -> CaptionOutput:
         """Return logits under teacher forcing.
 

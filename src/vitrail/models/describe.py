@@ -96,10 +96,7 @@ class Card(Config):
 
 
 def describe(
-    name: str,
-    *,
-    size: int | tuple[int, int] | None = None,
-    changes: Mapping[str, Any] | None = None,
+    name: str, *, size: int | tuple[int, int] | None = None, changes: Mapping[str, Any] | None = None
 ) -> Card:
     """Return the card of a model; its figures are for one input, and nothing is computed for them.
 

@@ -108,11 +108,7 @@ def measure_alignments(
 
 
 def _measure(
-    translator: Translator,
-    pairs: PairSplit,
-    row: int,
-    gold: GoldAlignment | None,
-    maps: list[dict[str, Any]],
+    translator: Translator, pairs: PairSplit, row: int, gold: GoldAlignment | None, maps: list[dict[str, Any]]
 ) -> Float[Tensor, "3 maps words"]:
     """Return entropy of each target word, and whether its link is possible and sure; name new maps."""
     texts = translator.preprocessing.prepare([pairs.sources[row], pairs.targets[row]])

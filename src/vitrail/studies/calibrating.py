@@ -91,11 +91,7 @@ def write_calibration(path: Path, found: Calibration, *, title: str) -> None:
 
 
 def calibrate(
-    run: str | Path,
-    source: str | Path,
-    *,
-    split: str = "test",
-    fit_on: str = "validation",
+    run: str | Path, source: str | Path, *, split: str = "test", fit_on: str = "validation"
 ) -> Calibration:
     """Fit a temperature on one split, and score calibration on another with and without it.
 
@@ -142,11 +138,5 @@ def _logits(
             remedy="Name other splits with --split and --fit-on",
         )
     evaluator = LogitsEvaluator(num_classes)
-    run_evaluator(
-        evaluator,
-        scoring.objective,
-        model,
-        scoring.source,
-        batch_size=scoring.batch_size,
-    )
+    run_evaluator(evaluator, scoring.objective, model, scoring.source, batch_size=scoring.batch_size)
     return evaluator.outputs()

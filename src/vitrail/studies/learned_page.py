@@ -26,15 +26,7 @@ from vitrail.interpret.learned import (
 from vitrail.interpret.viewer.maps import layer_titles
 from vitrail.report.page import conclusions, section, table, write_page
 from vitrail.report.plots import COLOURS, check_picture_path, is_picture
-from vitrail.report.tiles import (
-    Inks,
-    as_colours,
-    map_size,
-    name_tiles,
-    set_in_rows,
-    show_map,
-    show_tiles,
-)
+from vitrail.report.tiles import Inks, as_colours, map_size, name_tiles, set_in_rows, show_map, show_tiles
 from vitrail.studies.inspecting import HEAD_PANELS, HeadFindings, Learned
 from vitrail.studies.panels import Panel, draw_panels
 

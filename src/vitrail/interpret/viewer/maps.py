@@ -178,11 +178,7 @@ class Maps:
         return sizes / sizes.amax(dim=-1, keepdim=True).clamp(min=1e-12)
 
     def attention(
-        self,
-        query: Query | None = None,
-        *,
-        layer: int | None = None,
-        head: int | None = None,
+        self, query: Query | None = None, *, layer: int | None = None, head: int | None = None
     ) -> Tensor:
         """Return what a query attends to: ``rows columns`` over a picture, or one weight per token.
 
@@ -231,9 +227,7 @@ class Maps:
 
 
 def merge_words(
-    recorded: AttentionMap,
-    queries: Sequence[Sequence[int]],
-    keys: Sequence[Sequence[int]] | None = None,
+    recorded: AttentionMap, queries: Sequence[Sequence[int]], keys: Sequence[Sequence[int]] | None = None
 ) -> AttentionMap:
     """Merge a map of tokens to one of words: mean over the tokens that ask, sum over those that are read.
 

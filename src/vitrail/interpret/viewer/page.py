@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from vitrail.interpret.draw import (
-    LEAST_BRIGHT,
-    NEARLY_EVEN,
-    colour_of,
-    colour_table,
-    hex_colour,
-    times_even,
-)
+from vitrail.interpret.draw import LEAST_BRIGHT, NEARLY_EVEN, colour_of, colour_table, hex_colour, times_even
 from vitrail.interpret.record import AttentionMap
 from vitrail.interpret.viewer.maps import (
     LOST,

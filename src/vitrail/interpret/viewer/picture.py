@@ -36,15 +36,7 @@ from vitrail.interpret.viewer.maps import (
     layer_titles,
 )
 from vitrail.report.page import picture_uri
-from vitrail.report.plots import (
-    COLOURS,
-    LINE,
-    SOFT,
-    inline_svg,
-    new_figure,
-    to_picture,
-    white_figure,
-)
+from vitrail.report.plots import COLOURS, LINE, SOFT, inline_svg, new_figure, to_picture, white_figure
 from vitrail.report.tiles import Matrix
 
 if TYPE_CHECKING:

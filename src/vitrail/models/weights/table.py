@@ -73,10 +73,7 @@ def changed(
 ) -> Entry:
     """Map a tensor to another name and shape."""
     return Entry(
-        (ours,),
-        (theirs,),
-        lambda tensors: [to_ours(tensors[0])],
-        lambda tensors: [to_theirs(tensors[0])],
+        (ours,), (theirs,), lambda tensors: [to_ours(tensors[0])], lambda tensors: [to_theirs(tensors[0])]
     )
 
 
