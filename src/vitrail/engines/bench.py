@@ -94,7 +94,6 @@ def summarise(
 
     Args:
         rounds: seconds of each pass of every round.
-        batch: images per pass.
         gflops: of one image, counting multiplications and additions.
         ceilings: GFLOP/s of the matrix product in every round, if measured.
 

@@ -186,11 +186,7 @@ def choices_folder(source: Source, opened: LoadedModel) -> Path | None:
 
 
 def read_choices(folder: Path, opened: LoadedModel) -> EngineChoices | None:
-    """Return the benchmark results of this model on this machine, if there are any.
-
-    Args:
-        opened: must have the benchmarked weights.
-    """
+    """Return the benchmark results of this model on this machine, if there are any."""
     path = folder / CHOICES_FILE
     choices = _read_file(path)
     if choices is None:
@@ -236,8 +232,6 @@ def add_former(folder: Path, choices: EngineChoices, failed: Collection[tuple[st
     Only results of the same machine, thread count and model are kept.
 
     Args:
-        folder: of both.
-        choices: new results.
         failed: engines and precisions that failed now, whose stored results are dropped.
     """
     former = _read_file(folder / CHOICES_FILE)

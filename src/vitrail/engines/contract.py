@@ -80,9 +80,6 @@ class EngineKind(Protocol):
     ) -> Engine:
         """Return an engine that is ready to run.
 
-        Args:
-            calibration: batches for int8.
-
         Raises:
             ConfigError: as ``check``; or the engine does not support an operation of the model, which is
                 named.

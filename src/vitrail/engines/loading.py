@@ -75,7 +75,6 @@ def load_start_or_encoder(
     Args:
         weights: as in the experiment's settings; None for random ones.
         model: name of our model, or of its image model, which a file of bare weights may need.
-        task: the task, such as ``classification``.
 
     Raises:
         CheckpointError: there is no usable model, or one for other inputs.

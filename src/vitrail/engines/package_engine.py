@@ -53,11 +53,7 @@ class PackageEngine:
 
 
 class ConvertingKind:
-    """A library that runs models of a format, on the CPU.
-
-    Args:
-        model_format: its native format.
-    """
+    """A library that runs models of a format, on the CPU."""
 
     def __init__(self, name: EngineName, model_format: Format) -> None:
         self.name, self.format = name, model_format
@@ -88,11 +84,7 @@ class ConvertingKind:
 
 
 def open_package(package: Package, *, trust: bool) -> PackageEngine:
-    """Run an exported model with the engine of its format.
-
-    Args:
-        trust: whether code in its files may run.
-    """
+    """Run an exported model with the engine of its format."""
     runner = FORMATS[package.format].open(package.folder, package.precision, trust=trust)
     return PackageEngine(default_engine(package), package.precision, runner, package.inputs)
 

@@ -40,7 +40,6 @@ class QuantisedLinear(nn.Module):
 
     Args:
         seen: ranges of its inputs.
-        activation: of the result.
         smooths: whether channel ranges are balanced; not for integer inputs.
         narrow: whether the output is bfloat16 instead of float32.
     """
@@ -93,12 +92,7 @@ class QuantisedLinear(nn.Module):
 
 
 class QuantisedMLP(nn.Module):
-    """An ``MLP`` with GELU whose hidden activations stay int8.
-
-    Args:
-        expand: its first layer, with the activation.
-        contract: its second.
-    """
+    """An ``MLP`` with GELU whose hidden activations stay int8."""
 
     def __init__(self, expand: QuantisedLinear, contract: QuantisedLinear) -> None:
         super().__init__()

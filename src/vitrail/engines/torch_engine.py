@@ -61,11 +61,7 @@ class TorchEngine:
 
 
 class Compiled:
-    """A compiled model, compiled at its first batch of one, and at its first larger batch.
-
-    Args:
-        model: in evaluation mode.
-    """
+    """A compiled model, compiled at its first batch of one, and at its first larger batch."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self.is_on_cpu = device.type == "cpu"
@@ -105,11 +101,7 @@ def _freezing() -> Iterator[None]:
 
 
 class TorchKind:
-    """The kind ``torch`` or ``compiled``.
-
-    Args:
-        precisions: those supported on some machine.
-    """
+    """The kind ``torch`` or ``compiled``."""
 
     format: Format = "torch"
 

@@ -34,7 +34,6 @@ class Contender:
 
     Args:
         remote: the engine, possibly shared among batch sizes.
-        title: its name in progress messages.
     """
 
     def __init__(self, remote: RemoteEngine, batch: int, title: str) -> None:
@@ -101,10 +100,6 @@ def start_products(
 ) -> dict[Precision, RemoteEngine]:
     """Start the matrix products of each precision that the CPU supports.
 
-    Args:
-        stack: closes the processes.
-        threads: of each.
-
     Raises:
         EngineError: one does not start.
     """
@@ -133,9 +128,6 @@ def take_turns(
 
     Args:
         contenders: an engine's smaller batches come first.
-        products: by precision.
-        make_batch: makes the images of a pass, by batch size.
-        rounds: number of interleaved rounds.
 
     Returns:
         : GFLOP/s of the matrix product by precision and round, without those that failed.

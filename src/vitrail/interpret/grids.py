@@ -24,10 +24,6 @@ def spread_patches(
     at the border), a patch is shared by those that it was merged from. Otherwise patches are weighted by
     overlap.
 
-    Args:
-        values: one per patch.
-        grid: rows and columns of the result, finer or coarser.
-
     Example:
         >>> spread_patches(torch.tensor([[4.0, 1.0]]), (1, 3)).tolist()
         [[2.0, 2.0, 1.0]]

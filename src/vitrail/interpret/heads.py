@@ -143,7 +143,6 @@ class HeadMeter:
         """Measure the attention of one sample's forward pass inside the ``with`` block.
 
         Args:
-            model: has layers that can be recorded.
             image_size: height and width in pixels; None without an image.
         """
         self._image_size = image_size

@@ -39,10 +39,6 @@ def principal_filters(
     """Return the first principal components of a layer's centred filters, in float64.
 
     Paper: Dosovitskiy et al. 2021, section 4.5 and figure 7, left.
-
-    Args:
-        filters: weights of each output channel for a patch.
-        num_components: at most as many as the filters have.
     """
     values = filters.detach().double().flatten(1)
     values = values - values.mean(dim=0)

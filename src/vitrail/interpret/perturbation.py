@@ -116,12 +116,8 @@ def perturb(
     Paper: Petsiuk et al. 2018 (RISE), section 4.1; for transformers: Chefer et al. 2021, section 5.
 
     Args:
-        model: an image classifier in evaluation mode.
         image: normalised, on the model's device.
-        label: the class whose probability is measured.
         relevance: of each patch; ties are in random order.
-        filling: what covers the image.
-        num_steps: of each series.
         seed: of the order of ties.
     """
     drawn = torch.randperm(relevance.numel(), generator=torch.Generator().manual_seed(seed))

@@ -304,9 +304,6 @@ def train_small_clip(
     """Compose captioned images and train a CLIP on them.
 
     Args:
-        size: pixels of a side.
-        width: of a token.
-        num_scenes: number of images.
         num_steps: of Muon and AdamW, with warm-up and cosine decay.
         learning_rate: peak rate of AdamW.
     """

@@ -124,10 +124,6 @@ def learn(
     """Train a model in place with Adam at a constant rate, without warm-up; return the loss of each step.
 
     A loss of NaN or infinity ends the training, and is the last one returned.
-
-    Args:
-        draw: returns the next batch.
-        max_norm: for gradient clipping (default: none).
     """
     optimiser = torch.optim.Adam(model.parameters(), lr=learning_rate, betas=(0.9, 0.98))
     losses: list[float] = []

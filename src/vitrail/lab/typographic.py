@@ -135,8 +135,6 @@ class Defender:
     """Zero-shot classification, undefended and with each defence.
 
     Args:
-        encoder: a CLIP.
-        names: class names.
         template: prompt with ``{}`` for a name.
         template_with_word: prompt with ``{word}`` for a written word as well.
     """
@@ -226,7 +224,6 @@ def choose_heads(
 
     Args:
         predict: predicts while some heads are silenced, images that the defence is not tested on.
-        labels: of these images.
         scores: as ``Defender.attention_to_words`` returns them.
 
     Paper: Hufe et al. 2025 (Dyslexify), the greedy selection, with the limits of its published code. Departs

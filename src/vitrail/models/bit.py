@@ -74,9 +74,6 @@ class BiT(Pyramid):
 class GroupNormReLU(nn.Module):
     """Group norm and ReLU.
 
-    Args:
-        channels: a multiple of the number of groups.
-
     Paper: Wu and He 2018, equation 7.
     """
 

@@ -62,9 +62,6 @@ class BlockSettings(MixerSettings):
 def check_blocks(config: BlockSettings, width: int, num_heads: int, mixers: tuple[str, ...]) -> int:
     """Check a model's settings together; return the width of a head's queries and keys.
 
-    Args:
-        mixers: all of the model.
-
     Raises:
         ValueError: two of them exclude each other.
     """

@@ -215,7 +215,6 @@ def _describe_parts(
     """Yield the parts that have parameters or cost, and what runs outside all parts.
 
     Args:
-        modules: by part.
         shapes: of the feature map of each stage; empty for models without stages.
     """
     left = iter(shapes)

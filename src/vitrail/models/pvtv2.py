@@ -142,9 +142,6 @@ class ConvolutionalMLP(nn.Module):
 class PVTv2Block(nn.Module):
     """``x = x + attention(norm(x))``, then ``x = x + mlp(norm(x))``, where the MLP sees the grid, too.
 
-    Args:
-        mlp: is called with the tokens and ``grid``.
-
     Paper: Wang et al. 2022, figure 2.
     """
 

@@ -113,11 +113,7 @@ class Backbone(nn.Module):
 
 
 def build_backbone(config: ResNetConfig, *, num_frozen: int = 0) -> Backbone:
-    """Return a new ResNet without its head, as detectors read it.
-
-    Args:
-        num_frozen: parts, from the stem on, whose weights are not trained.
-    """
+    """Return a new ResNet without its head, as detectors read it."""
     stem = ConvolutionPoolStem(config.num_channels, config.width, norm=_norm(config))
     stages = [_build_stage(config, stage) for stage in range(len(config.depths))]
     return Backbone(stem=stem, stages=stages, num_frozen=num_frozen)

@@ -119,9 +119,6 @@ class StandardisedConvolution(nn.Module):
 
     The kernel is stored with its input channels last, as channels-last convolutions read it.
 
-    Args:
-        padding: as that of ``NormedConvolution``.
-
     Paper: Qiao et al. 2019 (weight standardisation), equations 3 to 5.
     """
 

@@ -33,7 +33,6 @@ class CrossAttention(AttentionLayer):
 
     Args:
         head_dim: width of a head's queries and keys, by default ``dim / num_heads``; so ``value_dim``.
-        dropout: probability that an attention weight is dropped.
 
     Paper: Vaswani et al. 2017, section 3.2.3, "encoder-decoder attention".
     """

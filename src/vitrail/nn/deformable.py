@@ -105,9 +105,6 @@ class DeformableAttention(nn.Module):
     num_points)``, weighted by a softmax over all points of the head. Offsets and weights are linear in the
     query. Points outside of the image are moved to its edge.
 
-    Args:
-        num_points: sampling points per head and map.
-
     Paper: Zhu et al. 2021 (Deformable DETR), equation 3 and appendix A.3, with boxes as there in A.4. Departs
     from the paper: nothing is read outside of the image.
     """
@@ -189,7 +186,6 @@ def sampled_weights(
 
     Args:
         points: x and y of the points, as fractions of the map's width and height.
-        weights: of the points.
     """
     rows, columns = grid
     point = points * points.new_tensor((columns, rows)) - 0.5  # the centre of the first patch is zero

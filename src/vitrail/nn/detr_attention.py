@@ -82,9 +82,6 @@ class DetrAttention(AttentionLayer):
     ``query = W_q (x + positions)``, ``key = W_k (context + context_positions)``, ``value = W_v context``.
     Query, key and value weights are one matrix.
 
-    Args:
-        dropout: probability that an attention weight is dropped.
-
     Paper: Carion et al. 2020, appendix A.3, figure 10.
     """
 

@@ -73,9 +73,6 @@ class LayerNormedConvolution(nn.Module):
 class LayerNormedBlock(nn.Module):
     """``silu(shortcut(x) + branch(x))``, whose branch is two 3x3 convolutions.
 
-    Args:
-        stride: of the first convolution.
-
     Paper: He et al. 2016, figure 5, left. Departs from the paper: layer norm, and SiLU for ReLU; a
     downsampling shortcut averages first (He et al. 2019, "ResNet-D").
     """
@@ -197,7 +194,6 @@ class LevelEncoder(nn.Module):
 
     Args:
         channels: of each map, finest first; each map has half the resolution of the previous one.
-        num_blocks: attention blocks on the coarsest map.
 
     Paper: Zhao et al. 2024 (RT-DETR), section 4.2. Departs from the paper: there is no way back up to the
     coarse maps, and one bottleneck joins two maps.

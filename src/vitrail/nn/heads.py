@@ -33,11 +33,7 @@ class PrefixPool(nn.Module):
 
 
 class MeanPool(nn.Module):
-    """Average over the patches.
-
-    Args:
-        num_prefix: tokens before the patches, which are left out.
-    """
+    """Average over the patches."""
 
     def __init__(self, *, num_prefix: int = 0) -> None:
         super().__init__()
@@ -57,7 +53,6 @@ class FlattenPool(nn.Module):
 
     Args:
         grid: rows and columns that the head reads.
-        num_prefix: tokens before the patches, which are left out.
     """
 
     def __init__(self, grid: Grid, *, num_prefix: int = 0) -> None:

@@ -202,9 +202,6 @@ class Encoding(NamedTuple):
 class ForwardEncoder(nn.Module):
     """An RNN that reads from the first token to the last; its last state is the summary.
 
-    Args:
-        dropout: of states between layers.
-
     Paper: Cho et al. 2014, section 2.2; dropout: Zaremba et al. 2014, section 3.
     """
 
@@ -231,7 +228,6 @@ class BidirectionalEncoder(nn.Module):
 
     Args:
         hidden_dim: of both directions together.
-        dropout: of states between layers.
 
     Paper: Bahdanau et al. 2015, section 3.2; dropout: Zaremba et al. 2014, section 3.
     """

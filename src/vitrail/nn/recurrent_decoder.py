@@ -166,9 +166,6 @@ def _map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
 class RecurrentStack(nn.Module):
     """Stacked unidirectional recurrent layers, initialised from a projected summary.
 
-    Args:
-        dropout: between layers.
-
     Paper: the initial state ``tanh(W summary)`` is Bahdanau et al. 2015, section A.2.2, with the last states
     of both directions in place of one, and for every layer; dropout: Zaremba et al. 2014, section 3.
     """
@@ -363,9 +360,6 @@ class ContextFeedingDecoder(nn.Module):
     ``c = sum_j softmax(a(s, h_j)) h_j`` and ``s' = f(s, y, c)``; the output layer reads the greater of each
     pair of ``U s' + V y + C c``.
 
-    Args:
-        dim: width of token embeddings.
-
     Paper: Bahdanau et al. 2015, section 3.1 and A.2.2.
     Departs from the paper: the output reads the new state, as in equation 4, where A.2.2 has the previous.
     """
@@ -432,10 +426,6 @@ class ImageAttentionDecoder(nn.Module):
     ``z = beta sum_i alpha_i a_i`` with ``alpha = softmax(v tanh(W h + U a))`` and ``beta = sigmoid(w h)``;
     the recurrent layers read the word embedding and ``z``; the next word is predicted from ``E y + L_h h' +
     L_z z``. Captions of an image share its keys, which are computed once.
-
-    Args:
-        dim: width of word embeddings and of the input of the output layer.
-        attention_dim: hidden width of the additive score.
 
     Paper: Xu et al. 2015, equations 4 to 9 and 13, section 4.2.1 (the gate).
     Departs from the paper: the image's mean is projected to the first states by one layer with tanh.

@@ -58,9 +58,6 @@ class PooledReduction(nn.Module):
 class ReducedAttention(AttentionLayer):
     """Attend from every position to a smaller version of the feature map.
 
-    Args:
-        reduction: makes the smaller feature map.
-
     Paper: Wang et al. 2021 (PVT), equations 1 to 4, "spatial-reduction attention".
     """
 

@@ -39,12 +39,7 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 
 def line_plot(name: str, series: Mapping[str, Curve], *, x_label: str, y_label: str) -> str:
-    """Draw curves over whole numbers; few points are marked.
-
-    Args:
-        name: alternative text of the picture.
-        series: for each curve its horizontal and vertical values.
-    """
+    """Draw curves over whole numbers; few points are marked."""
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = new_figure(x_label, y_label)
@@ -71,8 +66,6 @@ def bar_plot(
     """Draw one bar for each group, from zero; groups of few are drawn faintly.
 
     Args:
-        name: alternative text of the picture.
-        values: the height of each group's bar, by its name.
         counts: how many each group holds, which stands on its bar.
     """
     figure, axes = new_figure(x_label, y_label)

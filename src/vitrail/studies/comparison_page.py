@@ -223,12 +223,7 @@ def draw_scores(comparison: Comparison) -> str:
 
 
 def draw_curves(comparison: Comparison, name: str, read: Callable[[CurvePoint], float], x_label: str) -> str:
-    """Plot the mean validation score of each, with a band from its lowest to its highest run.
-
-    Args:
-        name: alternative text.
-        read: x value of a validation.
-    """
+    """Plot the mean validation score of each, with a band from its lowest to its highest run."""
     figure, axes = new_figure(x_label, f"validation {_label(comparison)}", size=(4.6, 3.2))
     factor = comparison.words.factor
     for contestant, look in looks_of(comparison).items():
@@ -259,12 +254,7 @@ def join_curves(
 
 
 def draw_costs(comparison: Comparison, name: str, costs: Mapping[str, float], x_label: str) -> str:
-    """Plot scores against a cost, with the Pareto front.
-
-    Args:
-        name: alternative text.
-        costs: lower is better.
-    """
+    """Plot scores against a cost, with the Pareto front."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     figure, axes = new_figure(x_label, _label(comparison), size=(4.2, 3.0))

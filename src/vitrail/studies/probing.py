@@ -167,9 +167,6 @@ def choose_probe(
     Paper: Radford et al. 2021, appendix A.3.
     Departs from the paper: it states its strengths as lambda; here they are scikit-learn's C. Fewer than
     ``LEAST_HELD`` validation images decide together with the others, by cross-validation.
-
-    Args:
-        on_fit: called with the number of strengths tried.
     """
     features, labels = (torch.cat(pair) for pair in zip(train, validation, strict=True))
     folds = _folds(labels, len(validation[1]))

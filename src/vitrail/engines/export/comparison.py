@@ -71,11 +71,7 @@ class Samples(NamedTuple):
 
 
 class GeneratedImages:
-    """Images of smooth noise in all colours, without labels; a ``SampleSource``.
-
-    Args:
-        sizes: height and width of each.
-    """
+    """Images of smooth noise in all colours, without labels; a ``SampleSource``."""
 
     def __init__(self, objective: ExportObjective, sizes: Sequence[tuple[int, int]]) -> None:
         self.objective, self.sizes = objective, sizes
@@ -105,10 +101,6 @@ def batches_of(
     """Yield batches of several sizes, each with the inputs of an exported model.
 
     Unreadable samples are left out.
-
-    Args:
-        indices: of the samples, in order.
-        ports: the inputs of the exported model.
     """
     start = 0
     for size in chain(BATCH_SIZES, repeat(BATCH_SIZES[-1])):
@@ -161,9 +153,6 @@ def fit_canvas(
 ) -> Float[Tensor, "batch 3 padded_height padded_width"]:
     """Zero-pad a detector's images at the bottom and right to a size that an exported model supports.
 
-    Args:
-        port: their input.
-
     Raises:
         DataError: they are larger than the only size that the model supports.
     """
@@ -188,10 +177,6 @@ def compare(
     model: nn.Module, runner: Runner, samples: Samples, indices: Sequence[int], ports: Sequence[PortSpec]
 ) -> Comparison:
     """Run both on the same images, in batches of several sizes.
-
-    Args:
-        model: in evaluation mode, on the CPU.
-        runner: of the export.
 
     Raises:
         DataError: no image can be read.

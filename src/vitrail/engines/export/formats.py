@@ -61,9 +61,6 @@ class ExportFormat(Protocol):
     ) -> None:
         """Write the files of a model into a folder.
 
-        Args:
-            calibration: batches for int8 calibration.
-
         Raises:
             ConfigError: the engine has no such operation, which is named.
         """

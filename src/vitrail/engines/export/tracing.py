@@ -49,7 +49,6 @@ class _Graph(nn.Module):
     """A model's logits, and of a detector boxes, in float32.
 
     Args:
-        model: in evaluation mode.
         is_narrow: whether matrix products are in bfloat16, as in training.
     """
 
@@ -85,10 +84,7 @@ def trace(
     """Trace a model, which is not modified.
 
     Args:
-        model: a classifier or a detector, in evaluation mode.
-        image_size: height and width for tracing.
         is_narrow: whether matrix products are in bfloat16.
-        is_free: whether height and width stay free.
 
     Raises:
         ConfigError: torch.export cannot follow the model.

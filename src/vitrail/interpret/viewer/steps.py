@@ -25,7 +25,6 @@ def steps_matrices(
 
     Args:
         recorded: with ``steps``.
-        queries, keys: names of all of them.
         rows, columns: indices of the queries and keys shown; None shows all.
     """
     steps = recorded.steps

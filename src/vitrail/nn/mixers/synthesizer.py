@@ -73,9 +73,6 @@ class DenseScores(nn.Module):
 class RandomScores(nn.Module):
     """One score for each head, query and key, the same for all inputs.
 
-    Args:
-        trainable: False keeps the scores that were drawn.
-
     Paper: Tay et al. 2021, section 3.2.2.
     """
 

@@ -148,9 +148,6 @@ def _detr(config: DETRConfig) -> Iterator[Entry]:
 def _clip(config: CLIPConfig, *, text: str = "") -> Iterator[Entry]:
     """Map every tensor of a CLIP with a Vision Transformer.
 
-    Args:
-        text: name prefix of the text tower's tensors.
-
     Raises:
         ConfigError: the model has another image tower.
     """

@@ -202,11 +202,7 @@ def resnet(config: ResNetConfig) -> Iterator[Entry]:
 
 
 def resnet_backbone(config: ResNetConfig, ours: str = "", theirs: str = "") -> Iterator[Entry]:
-    """Map all but the head; frozen batch norms keep no counts.
-
-    Args:
-        ours, theirs: prefixes of all names.
-    """
+    """Map all but the head; frozen batch norms keep no counts."""
     counts = config.norm == "batch"
     yield from normed(f"{ours}stem.first", f"{theirs}conv1", f"{theirs}bn1", counts=counts)
     for stage, depth in enumerate(config.depths):
