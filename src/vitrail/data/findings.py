@@ -6,6 +6,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,20 +92,20 @@ class Verdict:
                 boxes = number_of(sum(self.counts["boxes"].values()), "box")
                 content = f"{boxes} of {content}"
         total = number_of(sum(numbers.values()), unit)
-        lines = _wrap(f"{self.source}: {total}, {content} ({parts})", "", width)
+        wrap = partial(textwrap.wrap, width=width, break_on_hyphens=False)
+        lines = wrap(f"{self.source}: {total}, {content} ({parts})")
         for finding in self.findings:
-            lines += _wrap(f"{LABELS[finding.severity]:<8} {finding.message}", " " * 9, width)
-            if finding.items and finding.severity != "info":
-                lines += _wrap(f"         {some_of(finding.items, finding.count)}", " " * 9, width)
+            lines += wrap(f"{LABELS[finding.severity]:<8} {finding.message}", subsequent_indent=" " * 9)
             if finding.severity != "info":
-                lines += _wrap(f"         {finding.remedy}", " " * 9, width)
+                named = some_of(finding.items, finding.count)
+                for text in filter(None, (named, finding.remedy)):
+                    lines += wrap(text, initial_indent=" " * 9, subsequent_indent=" " * 9)
         counts = [
             number_of(number, LABELS[severity]) for severity in ORDER if (number := len(self.of(severity)))
         ]
         word = "OK" if self.usable else "NOT usable"
         left_out = f", {number_of(len(self.exclude), unit)} left out" if self.exclude else ""
-        lines += _wrap(f"{word}{left_out} ({', '.join(counts) or 'nothing found'})", "", width)
-        return lines
+        return lines + wrap(f"{word}{left_out} ({', '.join(counts) or 'nothing found'})")
 
 
 def about(
@@ -216,9 +217,3 @@ def not_found(names: Sequence[str], total: int, what: str) -> list[str]:
     """
     verb = "is" if len(names) == 1 else "are"
     return [f"{len(names)} of {total} classes {verb} {what}: {some_of(names, len(names))}."] if names else []
-
-
-def _wrap(text: str, indent: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        text, width, subsequent_indent=indent, drop_whitespace=True, break_on_hyphens=False, initial_indent=""
-    )

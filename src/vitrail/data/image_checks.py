@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import combinations
-from typing import Any
 from unicodedata import normalize
 
 import numpy as np
 
 from vitrail.data.findings import Finding, Severity, about, counted, joined, number_of, some_of
-from vitrail.data.inspection import SeenImages
+from vitrail.data.inspection import Examined, SeenImages
 
 SMALL_PX = 8  # a shorter side below this shows next to nothing
 LARGE_PIXELS = 25_000_000  # takes about a quarter of a second to decode
@@ -57,7 +56,7 @@ def find_unreadable(examined: SeenImages) -> Iterator[Finding]:
     )
 
 
-def find_similar_names(examined: Any) -> Iterator[Finding]:
+def find_similar_names(examined: Examined) -> Iterator[Finding]:
     """Class names that differ only in case, spaces, hyphens or underscores, and long ones in one letter."""
     alike = defaultdict(list)
     for name in examined.class_names:
@@ -78,7 +77,7 @@ def find_similar_names(examined: Any) -> Iterator[Finding]:
     yield from about(pairs, "info", "near-class-names", message, "Nothing, unless one is misspelt")
 
 
-def find_uneven_classes(examined: Any) -> Iterator[Finding]:
+def find_uneven_classes(examined: Examined) -> Iterator[Finding]:
     """Classes with too few training examples, and a largest one many times as large as the smallest."""
     train, names, things = examined.per_class["train"], examined.class_names, examined.things
     sizes = {index: f"{names[index]} ({train[index]})" for index in np.flatnonzero(train).tolist()}

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
@@ -53,18 +53,47 @@ class Inspection(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SeenImages:
-    """A data set of images with any kind of labels, and the inspection of each image."""
+class Examined:
+    """A data set with what the checks need to know of its samples."""
 
     dataset: DividedDataset[Any]
-    inspections: dict[str, list[Inspection]]
-    """Of the images of each split."""
-    things: ClassVar[str] = "images"
-    """What has a class."""
+
+    @property
+    def things(self) -> str:
+        """What has a class."""
+        return "images"
 
     @property
     def class_names(self) -> tuple[str, ...]:
         return getattr(self.dataset, "class_names", ())
+
+    @cached_property
+    def per_class(self) -> dict[str, np.ndarray]:
+        """For each split, the number of usable examples of each class; empty if there are no classes."""
+        return {}
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        per_class = {name: numbers.tolist() for name, numbers in self.per_class.items()}
+        return {
+            "classes": len(self.class_names),
+            "format": self.dataset.format,
+            "per_class": {
+                name: {split: numbers[label] for split, numbers in per_class.items()}
+                for label, name in enumerate(self.class_names)
+            },
+        }
+
+    def class_list(self, chosen: np.ndarray) -> tuple[str, ...]:
+        return tuple(self.class_names[index] for index in np.flatnonzero(chosen))
+
+
+@dataclass(frozen=True)
+class SeenImages(Examined):
+    """A data set of images with any kind of labels, and the inspection of each image."""
+
+    inspections: dict[str, list[Inspection]]
+    """Of the images of each split."""
 
     def rows(self) -> Iterator[tuple[str, int, str, Inspection]]:
         """Yield split, index in the split, name and inspection of each image."""
@@ -91,26 +120,10 @@ class SeenImages:
                 groups[seen.pixel_hash].append((split, index, name))
         return [*groups.values()]
 
-    @cached_property
-    def per_class(self) -> dict[str, np.ndarray]:
-        """For each split, the number of usable examples of each class; empty if there are no classes."""
-        return {}
-
     @property
     def counts(self) -> dict[str, Any]:
-        return {
-            "images": {name: len(split) for name, split in self.dataset.splits.items()},
-            "classes": len(self.class_names),
-            "format": self.dataset.format,
-            "per_class": {
-                name: {split: int(numbers[label]) for split, numbers in self.per_class.items()}
-                for label, name in enumerate(self.class_names)
-            },
-            "sizes": count_sizes(self),
-        }
-
-    def class_list(self, chosen: np.ndarray) -> tuple[str, ...]:
-        return tuple(self.class_names[index] for index in np.flatnonzero(chosen))
+        images = {name: len(split) for name, split in self.dataset.splits.items()}
+        return {"images": images, **super().counts, "sizes": count_sizes(self)}
 
 
 def count_sizes(examined: SeenImages) -> dict[str, Any]:

@@ -23,14 +23,14 @@ from vitrail.data.image_checks import (
     find_unreadable,
     find_wrong_suffixes,
 )
-from vitrail.data.inspection import SeenImages, inspect_splits
+from vitrail.data.inspection import Examined, SeenImages, inspect_splits
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.data_page import DataView, draw_image, plots_of_images
 
 
 def check(dataset: ImageDataset, progress: Progress | None = None) -> Verdict:
     """Examine every image of every split; published tests are left whole."""
-    examined = Examined(dataset, inspect_splits(dataset.splits, progress))
+    examined = LabelledImages(dataset, inspect_splits(dataset.splits, progress))
     exclude = frozenset(examined.unreadable) - frozenset(_published_test(examined))
     return judge(dataset, examined, CHECKS, exclude=exclude)
 
@@ -45,7 +45,7 @@ def view_images(dataset: ImageDataset) -> DataView:
     )
 
 
-class Examined(SeenImages):
+class LabelledImages(SeenImages):
     """A data set of labelled images with the inspection of each of its images."""
 
     dataset: ImageDataset
@@ -65,7 +65,7 @@ class Examined(SeenImages):
         ]
 
 
-def find_unreadable_test(examined: Examined) -> Iterator[Finding]:
+def find_unreadable_test(examined: LabelledImages) -> Iterator[Finding]:
     """Unreadable benchmark test images, which a score would leave out."""
     broken = [name for name in _published_test(examined) if name in examined.unreadable]
     yield from about(
@@ -77,7 +77,7 @@ def find_unreadable_test(examined: Examined) -> Iterator[Finding]:
     )
 
 
-def find_missing_classes(examined: Any) -> Iterator[Finding]:
+def find_missing_classes(examined: Examined) -> Iterator[Finding]:
     """Classes without training examples or without test examples, of images or of other ``things``."""
     things = examined.things
     thing = things.removesuffix("s")
@@ -143,13 +143,13 @@ def find_duplicates(examined: Any) -> Iterator[Finding]:
     yield from counted(conflicts, "warning", "conflicting-labels", noun, "under more than one label", remedy)
 
 
-def _published_test(examined: Examined) -> tuple[str, ...]:
+def _published_test(examined: LabelledImages) -> tuple[str, ...]:
     """Return the names of a benchmark's test images; none for other data."""
     dataset = examined.dataset
     return () if benchmark_of(dataset.source) is None else dataset.test.names
 
 
-CHECKS: tuple[Callable[[Examined], Iterator[Finding]], ...] = (
+CHECKS: tuple[Callable[[LabelledImages], Iterator[Finding]], ...] = (
     find_unreadable,
     find_unreadable_test,
     find_missing_classes,

@@ -7,7 +7,7 @@ for the file as stored, before Exif turns it, or for a larger or smaller copy of
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
@@ -142,7 +142,10 @@ class ExaminedBoxes(SeenImages):
     """A detection data set with the inspection of each image and each box."""
 
     dataset: BoxDataset
-    things: ClassVar[str] = "boxes"
+
+    @property
+    def things(self) -> str:
+        return "boxes"
 
     @cached_property
     def images(self) -> list[SeenImage]:

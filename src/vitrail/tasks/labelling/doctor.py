@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 from vitrail.data.dataset import Progress
 from vitrail.data.findings import Finding, Verdict, counted, judge, number_of
 from vitrail.data.image_checks import find_similar_names, find_uneven_classes
+from vitrail.data.inspection import Examined
 from vitrail.data.text.lines import REPLACEMENT
 from vitrail.tasks.classification.doctor import find_duplicates, find_missing_classes
 from vitrail.tasks.data_page import DataView, Drawn, plot_counts
@@ -22,19 +22,13 @@ from vitrail.tasks.labelling.dataset import TextDataset, TextSplit
 MAX_WORDS = 400  # a longer text is cut off by the usual data.max_length
 
 
-@dataclass(frozen=True)
-class ExaminedTexts:
-    """A data set with what the checks need to know of its texts."""
+class ExaminedTexts(Examined):
+    """A data set of labelled texts."""
 
     dataset: TextDataset
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.dataset.class_names
-
-    @property
     def things(self) -> str:
-        """What has a class."""
         return "texts" if self.dataset.labels == "sentence" else "words"
 
     def rows(self) -> Iterator[tuple[str, str, tuple[str, ...], np.ndarray]]:
@@ -64,7 +58,6 @@ class ExaminedTexts:
 
     @cached_property
     def per_class(self) -> dict[str, np.ndarray]:
-        """For each split, the number of usable examples of each class."""
         usable = self.dataset.without(self.unfit).splits
         return {name: split.count_per_class(len(self.class_names)) for name, split in usable.items()}
 
@@ -80,20 +73,8 @@ class ExaminedTexts:
 
     @property
     def counts(self) -> dict[str, Any]:
-        per_class = {name: counts.tolist() for name, counts in self.per_class.items()}
-        return {
-            "texts": {name: len(split) for name, split in self.dataset.splits.items()},
-            "classes": len(self.class_names),
-            "labels": self.dataset.labels,
-            "format": self.dataset.format,
-            "per_class": {
-                name: {split: counts[label] for split, counts in per_class.items()}
-                for label, name in enumerate(self.class_names)
-            },
-        }
-
-    def class_list(self, chosen: np.ndarray) -> tuple[str, ...]:
-        return tuple(self.class_names[index] for index in np.flatnonzero(chosen))
+        texts = {name: len(split) for name, split in self.dataset.splits.items()}
+        return {"texts": texts, "labels": self.dataset.labels, **super().counts}
 
 
 def check_texts(dataset: TextDataset, progress: Progress | None = None) -> Verdict:
