@@ -17,9 +17,9 @@ from vitrail.data.stream import (
     Share,
     ShuffledOrder,
     StandIn,
-    StepSampler,
     evaluation_batches,
     plan_epoch,
+    plan_shares,
     seed_of,
     steps_of_epoch,
     training_batches,
@@ -203,7 +203,7 @@ def indices(batch: Any) -> list[int]:
 
 
 def test_the_sampler_says_step_and_slot_of_each_draw() -> None:
-    shares = list(StepSampler(ShuffledOrder(5, 4, seed=1), 2, 4, rank=1, world_size=2))
+    shares = list(plan_shares(ShuffledOrder(5, 4, seed=1), 2, 4, rank=1, world_size=2, accumulate=1))
     assert [[(draw.step, draw.slot) for draw in share.draws] for share in shares] == [
         [(2, 2), (2, 3)],
         [(3, 2), (3, 3)],

@@ -237,6 +237,8 @@ def test_all_samples_of_other_data_are_scored_unless_a_split_is_named(whole: Pat
     assert reports[1].measured_on.endswith(", classes 2 of 10: 3; 7.")
     (study,) = open_scoring(whole, load_any(whole), tmp_path, "test")
     assert len(study.source) == 10
+    one_class = shutil.copytree(tmp_path / "7", tmp_path / "one" / "7").parent
+    assert evaluate(whole, one_class).signature["classes"] == "1 of 10: 7"
 
 
 def test_training_data_that_was_moved_is_not_other_data(tmp_path: Path, image_folder: Path) -> None:

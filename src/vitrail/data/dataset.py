@@ -59,6 +59,8 @@ class DividedDataset(Generic[S]):
     """Likewise of the test split."""
     undivided: S | None = None
     """All samples of a source whose test split was drawn; the others are parts of them."""
+    is_published: bool = False
+    """Whether it is a benchmark, which is scored as published, with nothing left out."""
     findings: tuple[Finding, ...] = ()
     """What the reader noticed, such as ignored files and rows; the doctor passes it on."""
 

@@ -14,6 +14,7 @@ Severity = Literal["error", "warning", "info"]
 
 ORDER: tuple[Severity, ...] = ("error", "warning", "info")
 LABELS = {"error": "error", "warning": "warning", "info": "note"}  # in a summary
+OF_TRAINING = frozenset({"one-class", "class-not-in-train", "one-of-each-class"})  # errors without training
 MAX_LISTED = 1000  # affected items named in JSON; the count is always exact
 MAX_SHOWN = 3  # affected items named in a summary
 MAX_JOINED = 4  # copies named in one item

@@ -210,7 +210,9 @@ def _other_format(source: EncodedImage, image: Image.Image) -> str:
     return true if announced is not None and announced != true else ""
 
 
-def read_header_sizes(images: Sequence[Any], chosen: Sequence[int]) -> Int64[np.ndarray, "chosen 2"]:
+def read_header_sizes(
+    images: Sequence[Any] | np.ndarray, chosen: Sequence[int]
+) -> Int64[np.ndarray, "chosen 2"]:
     """Return height and width of upright images (file or bytes); 0 0 if a header cannot be read."""
     sizes = np.zeros((len(chosen), 2), dtype=np.int64)
 

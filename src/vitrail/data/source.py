@@ -20,6 +20,7 @@ from torch import Tensor
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.images import open_image, upright_size
+from vitrail.data.inspection import read_header_sizes
 from vitrail.data.preprocessing import Box, Pixels, Preprocessing
 from vitrail.data.settings import AugmentSettings
 
@@ -162,14 +163,9 @@ class ImageSource:
         if self.min_crop_area >= 1 or not len(self.split):
             return target
         larger = (math.ceil(target[0] * CROP_MARGIN), math.ceil(target[1] * CROP_MARGIN))
-        sizes = set()
-        for index in np.unique(np.linspace(0, len(self.split) - 1, PROBED_IMAGES).astype(int)):
-            source = self.split.images[index]
-            try:
-                with open_image(source) as image:
-                    sizes.add(upright_size(image))
-            except DataError:
-                continue
+        probed = np.unique(np.linspace(0, len(self.split) - 1, PROBED_IMAGES).astype(int))
+        read = read_header_sizes(self.split.images, probed.tolist())
+        sizes = {(height, width) for height, width in read.tolist() if height}
         # Images of one size, not larger than what would be kept, are kept as they are, without bars.
         if len(sizes) == 1 and self.preprocessing.resize != "letterbox":
             height, width = sizes.pop()

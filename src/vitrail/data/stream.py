@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from vitrail.core.errors import DataError, VitrailError
 
@@ -122,35 +122,25 @@ class PlannedOrder:
 Order = ShuffledOrder | PlannedOrder
 
 
-class StepSampler(Sampler[Share]):
+def plan_shares(
+    order: Order, start_step: int, num_steps: int, rank: int, world_size: int, accumulate: int
+) -> Iterator[Share]:
     """Divide the samples of each step among processes and micro-batches.
 
     Each process takes a contiguous share of a step, and each of its micro-batches a contiguous part of that.
     Neither changes which samples a step has, nor how they are augmented.
 
     Args:
-        start_step: first step to yield.
         num_steps: step after the last one.
         accumulate: micro-batches of a step.
     """
-
-    def __init__(
-        self, order: Order, start_step: int, num_steps: int, rank: int, world_size: int, accumulate: int = 1
-    ) -> None:
-        self.order, self.start_step, self.num_steps = order, start_step, num_steps
-        self.rank, self.world_size, self.accumulate = rank, world_size, accumulate
-
-    def __len__(self) -> int:
-        return max(self.num_steps - self.start_step, 0) * self.accumulate
-
-    def __iter__(self) -> Iterator[Share]:
-        for step in range(self.start_step, self.num_steps):
-            samples = self.order.samples_of(step)
-            slots = _part(range(len(samples)), self.rank, self.world_size)
-            for part in range(self.accumulate):
-                own = _part(slots, part, self.accumulate)
-                draws = [Draw(samples[slot], step, slot) for slot in own or range(1)]
-                yield Share(draws, part, is_stand_in=not own)
+    for step in range(start_step, num_steps):
+        samples = order.samples_of(step)
+        slots = _part(range(len(samples)), rank, world_size)
+        for part in range(accumulate):
+            own = _part(slots, part, accumulate)
+            draws = [Draw(samples[slot], step, slot) for slot in own or range(1)]
+            yield Share(draws, part, is_stand_in=not own)
 
 
 def steps_of_epoch(source: SampleSource, batch_size: int, seed: int) -> float:
@@ -252,8 +242,8 @@ def training_batches(
         order: Order = PlannedOrder(source, batch_size, seed)
     else:
         order = ShuffledOrder(len(source), batch_size, seed)
-    sampler = StepSampler(order, start_step, num_steps, rank, world_size, accumulate)
-    return _load(source, partial(_training_batch, source, collator, seed, rank), sampler, num_workers)
+    shares = plan_shares(order, start_step, num_steps, rank, world_size, accumulate)
+    return _load(source, partial(_training_batch, source, collator, seed, rank), shares, num_workers)
 
 
 def evaluation_batches(

@@ -302,17 +302,9 @@ class Task(Protocol):
         """Return the model adapted to another task's data, and the signature of its scores."""
         return loaded, {}
 
-    def open_benchmark(self, data: Any) -> Any:
-        """Open a benchmark as papers score it, with nothing left out; None for other data."""
-        return None
-
-    def check_benchmark(self, dataset: Any) -> None:
-        """Check that a benchmark can be scored.
-
-        Raises:
-            DataError: something that the score needs is missing.
-        """
-        return
+    def open_to_score(self, data: Any) -> Any:
+        """Open a data set like ``open``, whether or not a model could be trained on it."""
+        return self.open(data)
 
     def as_published(self, report: Report, dataset: Any, split: str) -> Report:
         """Add a benchmark's published metric to a report, and sign it; other reports stay as they are."""

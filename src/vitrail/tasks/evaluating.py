@@ -68,9 +68,7 @@ def evaluate(
                 remedy="Leave out --figures; vitrail explain draws what the model attends to",
             )
         check_picture_path(figures)
-    dataset = _open(task, run, loaded, source)
-    task.check_benchmark(dataset)
-    dataset, signed = _as_other(own, run, dataset, split)
+    dataset, signed = _open(task, own, run, loaded, source, split)
     split = split or "test"
     if task is not own:
         loaded, prompts = own.adapt(loaded, dataset, sentences)
@@ -106,8 +104,8 @@ def open_scoring(run: str | Path, loaded: LoadedModel, source: str | Path, *spli
         ConfigError: there is no such split.
     """
     task = task_of_model(loaded)
-    dataset = _open(task, run, loaded, source)
-    dataset, signed = _as_other(task, run, dataset, None if splits == ("test",) else splits[0])
+    split = None if splits == ("test",) else splits[0]
+    dataset, signed = _open(task, task, run, loaded, source, split)
     scorings = [_scoring(loaded, dataset, split) for split in splits]
     scorings[0].signature.update(signed)
     return scorings
@@ -135,8 +133,18 @@ def trained_experiment(run: str | Path) -> Experiment | None:
     return open_run(run).experiment if (Path(run) / "config.json").is_file() else None
 
 
-def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) -> Any:
-    """Open a data set for a saved model, split as in training if it is the training data."""
+def _open(
+    task: Task, own: Task, run: str | Path, loaded: LoadedModel, source: str | Path, split: str | None
+) -> tuple[Any, dict[str, str]]:
+    """Return a data set as it is scored, and how many of the scored samples are copies of training samples.
+
+    Training data is split as it was then. Of other data all samples become the test, unless the data or the
+    caller names a split. Copies are counted where the training data is still there.
+
+    Args:
+        task: opens the data.
+        own: the task of the model.
+    """
     trained = trained_experiment(run)
     data = task.data_settings(str(source), loaded)
     if trained is not None:  # the training data may be elsewhere by now
@@ -144,9 +152,7 @@ def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) 
         data = trained.data if _is_same(trained, source) else data.model_copy(update=shared)
         data = data.model_copy(update={"source": str(source)})
     try:
-        dataset = task.open_benchmark(data)
-        if dataset is None:
-            dataset, _ = open_checked(task, data, single_process())
+        dataset, _ = open_checked(task, data, single_process(), to_score=True)
     except DataError:
         found = task_of_source(str(source))
         if found.name == task.name or not found.recognises(str(source)):
@@ -156,7 +162,20 @@ def _open(task: Task, run: str | Path, loaded: LoadedModel, source: str | Path) 
             expected=f"{task.contents}, since {run} is a model for {task.name}",
             remedy=f"Name other data, or a model for {found.name}",
         ) from None
-    return dataset
+    if not _is_other(run, trained, dataset):
+        return dataset, {}
+    dataset = dataset.as_test() if split is None else dataset
+    scored: Split | None = dataset.splits.get(split or "test")
+    if trained is None or scored is None or not Path(trained.data.source).expanduser().exists():
+        return dataset, {}
+    try:
+        known = own.open(trained.data).train.contents
+    except DataError:
+        return dataset, {}
+    contents = contents_of([*known, *scored.contents])
+    seen = set(contents[: len(known)])
+    copies = sum(content in seen for content in contents[len(known) :])
+    return dataset, {"copies": f"{copies} of {len(scored)}"} if copies else {}
 
 
 def _is_same(trained: Experiment, source: str | Path) -> bool:
@@ -175,29 +194,6 @@ def _is_other(run: str | Path, trained: Experiment | None, dataset: Any) -> bool
         return False
     _, _, fingerprint = Report.load(path / "report.json").signature.get("data", "").rpartition("@")
     return bool(fingerprint != dataset.test.fingerprint)
-
-
-def _as_other(task: Task, run: str | Path, dataset: Any, split: str | None) -> tuple[Any, dict[str, str]]:
-    """Return a data set as it is scored, and how many of the scored samples are copies of training samples.
-
-    Of data that is not the training data all samples become its test, unless it or the caller names a split.
-    Copies are counted where the training data is still there.
-    """
-    trained = trained_experiment(run)
-    if not _is_other(run, trained, dataset):
-        return dataset, {}
-    dataset = dataset.as_test() if split is None else dataset
-    scored: Split | None = dataset.splits.get(split or "test")
-    if trained is None or scored is None or not Path(trained.data.source).expanduser().exists():
-        return dataset, {}
-    try:
-        known = task.open(trained.data).train.contents
-    except DataError:
-        return dataset, {}
-    contents = contents_of([*known, *scored.contents])
-    seen = set(contents[: len(known)])
-    copies = sum(content in seen for content in contents[len(known) :])
-    return dataset, {"copies": f"{copies} of {len(scored)}"} if copies else {}
 
 
 def _scoring(loaded: LoadedModel, dataset: Any, split: str) -> Scoring:

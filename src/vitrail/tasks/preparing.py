@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.data.findings import Verdict, number_of
+from vitrail.data.findings import OF_TRAINING, Verdict, number_of
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import Preparable, SampleSource, steps_of_epoch
 from vitrail.models.cost import count_model
@@ -79,7 +79,6 @@ def prepare(request: Request, processes: Processes, on_check: OnCheck = ignore) 
         task = task_of(stored)
         repeated = Choice("everything", str(request.config), "the settings of an earlier run")
         dataset, verdict = open_checked(task, stored.data, processes, on_check)
-        task.check_benchmark(dataset)
         experiment, files = processes.from_first(lambda: task.settle(stored, dataset))
         parts = task.assemble(experiment, dataset, files)
         return Prepared(task, parts, verdict, experiment, (repeated, *request.choices()))
@@ -87,7 +86,6 @@ def prepare(request: Request, processes: Processes, on_check: OnCheck = ignore) 
     asked: Experiment = read_asked(task, request.settings)
     data = asked.data.model_copy(update={"source": source})
     dataset, verdict = open_checked(task, data, processes, on_check)
-    task.check_benchmark(dataset)
     model = ModelRequest(request.settings)
     settled, chosen = processes.from_first(lambda: _choose(task, dataset, asked, model))
     experiment, is_planned = settled.experiment, not asked.train.is_given("steps")
@@ -106,19 +104,30 @@ def prepare(request: Request, processes: Processes, on_check: OnCheck = ignore) 
 
 
 def open_checked(
-    task: Task, data: DataSettings, processes: Processes, on_check: OnCheck = ignore
+    task: Task,
+    data: DataSettings,
+    processes: Processes,
+    on_check: OnCheck = ignore,
+    *,
+    to_score: bool = False,
 ) -> tuple[Any, Verdict]:
-    """Open a data set, check it in the first process and leave out unusable samples.
+    """Open a data set, check it in the first process and leave out unusable samples, but not of benchmarks.
+
+    Args:
+        to_score: whether it is opened to score a model, so that nothing need be there to train on.
 
     Raises:
         DataError: the data cannot be opened, or the doctor found an error.
     """
-    dataset = task.open(data)
+    dataset = task.open_to_score(data) if to_score else task.open(data)
+    if to_score and dataset.is_published:
+        return dataset, Verdict(dataset.source, (), {})
     verdict = processes.from_first(
         lambda: task.check(dataset, lambda done, total: on_check(Checking(done, total)))
     )
-    if not verdict.usable:
-        first = verdict.of("error")[0]
+    errors = [found for found in verdict.of("error") if not (to_score and found.check in OF_TRAINING)]
+    if errors:
+        first = errors[0]
         raise DataError(
             f"{data.source} cannot be used: {first.message}",
             expected="data in which the doctor finds no error",

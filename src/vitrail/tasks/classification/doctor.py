@@ -24,7 +24,6 @@ from vitrail.data.image_checks import (
     find_wrong_suffixes,
 )
 from vitrail.data.inspection import Examined, SeenImages, inspect_splits
-from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.data_page import DataView, draw_image, plots_of_images
 
 
@@ -92,7 +91,7 @@ def find_missing_classes(examined: Examined) -> Iterator[Finding]:
             examined.class_list(train > 0),
         )
     names = examined.class_list((train == 0) & (others > 0))
-    is_published = benchmark_of(examined.dataset.source) is not None
+    is_published = examined.dataset.is_published
     yield from about(
         names,
         # a rare tag is met for the first time in the test of any corpus
@@ -145,8 +144,7 @@ def find_duplicates(examined: Any) -> Iterator[Finding]:
 
 def _published_test(examined: LabelledImages) -> tuple[str, ...]:
     """Return the names of a benchmark's test images; none for other data."""
-    dataset = examined.dataset
-    return () if benchmark_of(dataset.source) is None else dataset.test.names
+    return examined.dataset.test.names if examined.dataset.is_published else ()
 
 
 CHECKS: tuple[Callable[[LabelledImages], Iterator[Finding]], ...] = (

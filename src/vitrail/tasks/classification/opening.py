@@ -160,6 +160,7 @@ def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDatase
         source=source,
         format=raw.format,
         class_names=raw.class_names,
+        is_published=benchmark_of(source) is not None,
         upright=are_characters(raw.class_names) if raw.upright is None else raw.upright,
         **divided,
     )

@@ -59,7 +59,6 @@ class ClassificationTask(contract.Task):
     view = staticmethod(view_images)
     predict_files = staticmethod(classify_files)
     conclude = staticmethod(conclude_classes)
-    check_benchmark = staticmethod(check_published)
     as_published = staticmethod(as_published)
     max_epochs = 200
     pretrained = "timm:vit_small_patch16_224.augreg_in21k_ft_in1k"
@@ -70,7 +69,9 @@ class ClassificationTask(contract.Task):
         return ImageDataSettings(source=source, image_size=(32, 32))
 
     def open(self, data: ImageDataSettings) -> ImageDataset:
-        return open_dataset(data.source, settings=data)
+        dataset = open_dataset(data.source, settings=data)
+        check_published(dataset)
+        return dataset
 
     def choose(
         self, dataset: ImageDataset, asked: ClassificationExperiment, request: contract.ModelRequest
@@ -159,9 +160,10 @@ class ClassificationTask(contract.Task):
             self.evaluation_batch,
         )
 
-    def open_benchmark(self, data: ImageDataSettings) -> ImageDataset | None:
-        """Without the doctor, who would leave images out."""
-        return None if benchmark_of(data.source) is None else open_to_score(data.source, settings=data)
+    def open_to_score(self, data: ImageDataSettings) -> ImageDataset:
+        dataset = open_to_score(data.source, settings=data)
+        check_published(dataset)
+        return dataset
 
     def headline_of(self, dataset: ImageDataset) -> str:
         benchmark = benchmark_of(dataset.source)
