@@ -145,6 +145,26 @@ def answer_in_order(
                 following += 1
 
 
+def several(texts: object) -> Iterable[Any]:
+    """Return texts, or one alone in a list; ``ConfigError`` for what is neither."""
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        return [text_of(texts)]
+    return texts
+
+
+def text_of(line: object) -> str:
+    """Return a text; raise the read error that it is, or ``ConfigError`` for another type."""
+    if isinstance(line, DataError):
+        raise line
+    if not isinstance(line, str):
+        raise ConfigError(
+            f"{line!r} is of the type {type(line).__name__}",
+            expected="text, a list of texts, or any other iterable of them",
+            remedy="Give str; decode bytes, and leave out what is missing",
+        )
+    return line
+
+
 def chunks_of(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
     """Split a list into chunks of ``size``; the last may be shorter."""
     for start in range(0, len(items), size):

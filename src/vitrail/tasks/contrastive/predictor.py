@@ -24,6 +24,8 @@ from vitrail.tasks.predicting import (
     open_in_torch,
     over_photograph,
     read_image,
+    several,
+    text_of,
 )
 
 if TYPE_CHECKING:
@@ -88,16 +90,14 @@ class ImageTextEncoder:
         """The logit scale of the cosines."""
         return float(self.model.scale.detach())
 
-    def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "texts dim"]:
+    def embed_texts(self, texts: Iterable[str]) -> Float[Tensor, "texts dim"]:
         """Return normalised float32 embeddings on the CPU.
 
         Raises:
             DataError: a text holds no word, or is longer than the model reads.
         """
-        rows = strict_rows(
-            self.preprocessing.prepare(texts), self.subwords, max_length=self.config.max_length
-        )
-        return self.embed_rows(rows)
+        prepared = self.preprocessing.prepare([*map(text_of, several(texts))])
+        return self.embed_rows(strict_rows(prepared, self.subwords, max_length=self.config.max_length))
 
     @torch.inference_mode()
     def embed_rows(self, rows: Sequence[Sequence[int]]) -> Float[Tensor, "texts dim"]:

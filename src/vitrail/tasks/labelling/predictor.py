@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vitrail.core.errors import DataError
 from vitrail.data.text.input_lines import Line
 from vitrail.data.text.rows import join_rows
 from vitrail.data.text.subwords import vocabulary_from_files
@@ -28,6 +27,8 @@ from vitrail.tasks.predicting import (
     chunks_of,
     device_or_default,
     open_in_torch,
+    several,
+    text_of,
 )
 
 WORD = re.compile(r"\w+(?:[-'.@]\w+)*|[^\w\s]")
@@ -106,11 +107,14 @@ class Labeller:
         Args:
             texts: sentences, or one alone, or read errors, as ``read_lines`` yields.
             top: number of labels of each part.
+
+        Raises:
+            ConfigError: something is no text, or the number is not positive.
         """
-        texts = [texts] if isinstance(texts, str) else texts
+        check_positive("the number of labels", top)
         return Results(
             answer_in_order(
-                chunks_of([*texts], self.batch_size),
+                chunks_of([*several(texts)], self.batch_size),
                 read=self.encode,
                 run=lambda lines, encoded: self._label(list(map(str, lines)), encoded, top),
                 failed=lambda line, error: LabelledText(line if isinstance(line, str) else "", error=error),
@@ -127,10 +131,9 @@ class Labeller:
         Raises:
             DataError: it holds no word, or too many; or the read error that it is.
         """
-        if isinstance(line, DataError):
-            raise line
-        shown = repr(line if len(line) < 60 else line[:57] + "...")
-        return encode_text(self.parts(line), self.vocabulary, self.preprocessing, name=f"the text {shown}")
+        text = text_of(line)
+        shown = repr(text if len(text) < 60 else text[:57] + "...")
+        return encode_text(self.parts(text), self.vocabulary, self.preprocessing, name=f"the text {shown}")
 
     @torch.inference_mode()
     def probabilities(self, rows: Sequence[Sequence[int]]) -> Float[Tensor, "texts *tokens classes"]:

@@ -25,6 +25,8 @@ from vitrail.tasks.predicting import (
     device_or_default,
     open_in_torch,
     ranked_rows,
+    several,
+    text_of,
 )
 from vitrail.tasks.translation.ctranslate2_folder import CTranslate2Decoder, read_exported
 from vitrail.tasks.translation.search import Search, TorchDecoder, max_positions
@@ -157,7 +159,8 @@ class Translator:
                 ``ArrivingLines`` buffers only lines that have arrived.
 
         Raises:
-            ConfigError: a number is not positive, or more translations are wanted than the beam keeps.
+            ConfigError: a number is not positive, more translations are wanted than the beam keeps, or
+                something is no text.
             DataError: what ``lines`` raises, after the lines before it were translated.
         """
         search = Search(
@@ -174,9 +177,8 @@ class Translator:
     ) -> ResultStream[Translation]:
         """Translate lines like ``translate``."""
         search.check(batch_tokens, read_ahead)
-        lines = [lines] if isinstance(lines, str) else lines
         found = answer_in_order(
-            map(self._encode, read_chunks(iter(lines), read_ahead)),
+            map(self._encode, read_chunks(iter(several(lines)), read_ahead)),
             read=self._check,
             run=lambda encoded, rows: self._translate_batch(encoded, rows, search),
             failed=lambda encoded, error: Translation(
@@ -211,15 +213,14 @@ class Translator:
         return [*map(_Encoded, chunk, texts, self.vocabulary.source.encode(texts))]
 
     def _check(self, encoded: _Encoded) -> list[int] | Answered:
-        if isinstance(encoded.line, DataError):
-            raise encoded.line
+        text = text_of(encoded.line)
         if len(encoded.row) > self.max_source_length:
             raise DataError(
                 f"the line has {number_of(len(encoded.row), 'subword')}",
                 expected=f"at most {self.max_source_length:,}, one sentence on each line",
                 remedy="Divide it into sentences",
             )
-        return encoded.row or Answered(Translation("", source=encoded.line))
+        return encoded.row or Answered(Translation("", source=text))
 
     def _translate_batch(
         self, encoded: Sequence[_Encoded], rows: Sequence[Sequence[int]], search: Search
