@@ -63,7 +63,9 @@ def test_every_format_says_what_it_looks_like() -> None:
         ("rows.tsv", "source,target", SIDES),
         ("rows.tsv", "src,trg", SIDES),
         ("rows.tsv", "English,Fran\u00e7ais", ("en", "fr")),
+        ("rows.tsv", "eng,pcm", ("eng", "pcm")),  # one of them is listed, and common
         ("rows.tsv", "", SIDES),
+        ("eng_to_fra.tsv", "", ("eng", "fra")),
         ("eng-fra.txt", "", ("eng", "fra")),  # without a header, the name of the file tells the languages
         ("corpus.en-de.tsv", "", EN_DE),
     ],

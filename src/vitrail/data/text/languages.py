@@ -48,7 +48,7 @@ named; not all of them, as suffixes of other files have three letters too."""
 LANGUAGE = re.compile(
     r"^(?P<code>[a-z]{2,3})([-_][A-Z][a-z]{3})?([-_]([A-Za-z]{2}|\d{3}))?$"
 )  # deu_Latn, pt_BR
-PAIR = re.compile(r"(?:^|[._])(?P<first>[a-z]{2,3})[-_](?P<second>[a-z]{2,3})(?:$|[._])")
+PAIR = re.compile(r"(?:^|[._])(?P<first>[a-z]{2,3})(?:[-_]to)?[-_](?P<second>[a-z]{2,3})(?:$|[._])")
 
 
 _NAMES = _words(
@@ -126,8 +126,8 @@ def is_language(text: str) -> bool:
 def languages_in(name: str) -> Languages | None:
     """Return the two languages in a file name, such as ``corpus.en-de``.
 
-    >>> languages_in("eng-fra"), languages_in("rows")
-    (('eng', 'fra'), None)
+    >>> languages_in("eng-fra"), languages_in("en_to_de"), languages_in("rows")
+    (('eng', 'fra'), ('en', 'de'), None)
     """
     match = PAIR.search(name)
     if match is None or match["first"] == match["second"]:

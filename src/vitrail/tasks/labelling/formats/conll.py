@@ -33,8 +33,11 @@ def _looks_like_columns(path: Path) -> bool:
     except DataError:
         return False
     lines = split_lines(content)[: -1 if len(content) == PEEK else None]  # the last one may be cut
-    widths = {len(_columns(line)) for line in lines if line.strip() and not line.startswith(("#", DOCUMENT))}
-    return len(widths) == 1 and min(widths) > 1 and any(not line.strip() for line in lines)
+    rows = [_columns(line) for line in lines if line.strip() and not line.startswith(("#", DOCUMENT))]
+    widths = {len(row) for row in rows}
+    has_blank = not all(map(str.strip, lines))
+    has_sentences = any(sum(" " in cell for cell in row) > 1 for row in rows)  # in two languages
+    return len(widths) == 1 and min(widths) > 1 and has_blank and not has_sentences
 
 
 def read(path: Path, tag_column: int | None) -> RawTexts:

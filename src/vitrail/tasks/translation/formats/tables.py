@@ -33,6 +33,8 @@ from vitrail.data.tables import (
     tables_of,
 )
 from vitrail.data.text.languages import (
+    COMMON_WORDS,
+    LANGUAGE,
     SIDES,
     Languages,
     check_distinct,
@@ -40,6 +42,7 @@ from vitrail.data.text.languages import (
     is_language,
     language_of,
     languages_in,
+    short_code,
 )
 from vitrail.tasks.translation.dataset import PairSplit, RawPairs
 
@@ -174,6 +177,12 @@ def _join(
 def _language_columns(columns: Sequence[str]) -> dict[str, str]:
     """Return the columns that are named by languages, by their codes."""
     found = {code: name for name in reversed(columns) if (code := language_of(name))}
+    if (
+        len(columns) == 2
+        and all(map(LANGUAGE.match, columns))
+        and COMMON_WORDS.keys() & map(short_code, found)
+    ):
+        return dict(zip(columns, columns, strict=True))  # a code that is not listed, beside a common one
     found = dict(reversed(found.items()))
     # a third column named id counts rows; it is not Indonesian
     return {code: name for code, name in found.items() if name != "id"} if len(found) > 2 else found
