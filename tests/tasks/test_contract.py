@@ -84,7 +84,7 @@ def test_data_is_recognised_and_found_usable(
     case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert recognise(case.source) == (case.small.recognised_as or case.task.name)
-    assert task_of_source(str(case.source), case.small.model) is case.task
+    assert task_of_source(str(case.source), {"model.name": case.small.model}) is case.task
     seen: list[tuple[int, int]] = []
     opened = case.task.open(case.task.data_settings(str(case.source)))
     verdict = case.task.check(opened, lambda done, total: seen.append((done, total)))

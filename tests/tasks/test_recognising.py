@@ -21,7 +21,7 @@ from making.box_scenes import (
 )
 from vitrail.core.errors import DataError
 from vitrail.tasks.classification.opening import open_dataset
-from vitrail.tasks.registry import recognise
+from vitrail.tasks.registry import recognise, task_of_source
 
 
 def put(path: Path, content: str = "") -> Path:
@@ -42,6 +42,7 @@ def test_text_files_are_pairs_by_folder_file_and_common_name(tmp_path: Path) -> 
     [
         ("a.tsv", "en\tde\nx\ty\n"),
         ("a.tsv", "A cat.\tEine Katze.\n"),
+        ("a.tsv", "eng\tpcm\nA cat.\tEine Katze.\n\nTwo cats.\tZwei Katzen.\n"),  # documents, not CoNLL
         ("a.csv", "source,target\nx,y\n"),
         ("deu.txt", "A cat.\tEine Katze.\tCC-BY\n"),
         ("a.jsonl", '{"translation": {"en": "x", "de": "y"}}\n'),
@@ -68,6 +69,13 @@ def test_tables_of_pairs_are_pairs(tmp_path: Path, name: str, content: str) -> N
 def test_parquet_is_recognised_by_its_columns(tmp_path: Path, columns: dict[str, Any], task: str) -> None:
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
     assert recognise(tmp_path / "train.parquet") == recognise(tmp_path) == task
+
+
+def test_a_setting_that_one_task_has_decides(tmp_path: Path) -> None:
+    table = str(put(tmp_path / "a.csv", "text,label\nA cat.,animal\n"))
+    asked = ({}, {"data.languages": ["en", "de"]}, {"data.image_column": "x"}, {"data.vocabulary_size": 9})
+    tasks = ["labelling", "translation", "classification", "labelling"]
+    assert [task_of_source(table, each).name for each in asked] == tasks
 
 
 def test_names_are_enough_and_what_is_missing_is_images() -> None:

@@ -188,7 +188,8 @@ def check(
     from vitrail.tasks.registry import task_of_source
     from vitrail.tasks.request import read_asked
 
-    task = task_of_source(data)
+    asked = data_settings(languages, image_column, label_column)
+    task = task_of_source(data, asked)
     if fix is not None and not isinstance(task, Repairing):
         raise ConfigError(
             f"--fix was given, and {data} has no boxes",
@@ -197,7 +198,7 @@ def check(
         )
     if fix is not None and isinstance(task, Repairing):
         task.refuse_folder(fix, data)
-    settings = read_asked(task, data_settings(languages, image_column, label_column)).data
+    settings = read_asked(task, asked).data
     dataset = task.open(settings.model_copy(update={"source": data}))
     with show.parts_done() as listen:
         verdict = task.check(dataset, lambda done, total: listen("images checked", done, total))

@@ -124,7 +124,9 @@ def compare(
     kind, names = _list_contestants(mixers, models)
     listed = list_seeds(seeds, seed)
     settings = dict(changes or {})
-    task, metric = _find_metric(str(source), names[0] if kind == "model" else settings.get("model.name"))
+    task, metric = _find_metric(
+        str(source), {**settings, "model.name": names[0]} if kind == "model" else settings
+    )
     _check(task, kind, names, settings)
     if kind == "mixer":
         settings = metric.shared_settings(settings) | settings
@@ -291,8 +293,8 @@ def list_seeds(seeds: int | Sequence[int] | None, first: int | None) -> tuple[in
     return listed
 
 
-def _find_metric(source: str, model: str | None) -> tuple[Task, ComparisonMetric]:
-    task = task_of_source(source, model)
+def _find_metric(source: str, settings: Mapping[str, Any]) -> tuple[Task, ComparisonMetric]:
+    task = task_of_source(source, settings)
     metric = task.comparison_metric(source)
     if metric is None:
         comparable = sorted(each.name for each in TASKS.values() if each.comparison_metric(source))

@@ -37,15 +37,21 @@ TASKS: Registry[Task] = Registry("task", "vitrail.tasks", _collect, module="task
 """Every task by its name."""
 
 
-def task_of_source(source: str, model: str | None = None) -> Task:
+def task_of_source(source: str, asked: Mapping[str, Any] | None = None) -> Task:
     """Return the task of a data source by a cheap look; never raises.
 
     Args:
-        model: the model that is to learn from it, if known: of captioned images, a CLIP learns the matching,
-            others write captions.
+        asked: settings by dotted path. One of data that a single task has decides, such as languages; of
+            captioned images, a CLIP learns the matching, other models write captions.
     """
-    found = recognise(source)
-    named = None if model is None else MODELS.get(model)
+    found, asked = recognise(source), asked or {}
+    fields = {path.removeprefix("data.") for path in asked if path.startswith("data.")}
+    fitting = [
+        name for name, task in TASKS.items() if fields <= type(task.data_settings("")).model_fields.keys()
+    ]
+    if len(fitting) == 1:
+        found = fitting[0]
+    named = MODELS.get(asked["model.name"]) if "model.name" in asked else None
     if found == CAPTIONS and isinstance(named, ImageTextModelConfig):
         found = IMAGE_TEXT
     return TASKS[found]
