@@ -263,23 +263,42 @@ def test_a_step_that_is_too_long_is_known_in_five_seconds(sample_s: float, longe
     assert clock() - 100.0 < 5.0
 
 
-def test_a_step_is_not_judged_by_its_smallest_part_where_other_programs_hold_it_up(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("many_s", "num_threads"), [(6.0, 1), (1.3, 2)])
+def test_where_other_programs_have_the_cores_threads_and_two_sizes_are_tried(
+    monkeypatch: pytest.MonkeyPatch, many_s: float, num_threads: int
 ) -> None:
     monkeypatch.setattr("psutil.getloadavg", lambda: (1e6, 0.0, 0.0))
-    clock = FakeClock()
-    waits = [6.0, 1.2, 3.0, 1.3]  # of steps of 2, 2, 2 and 4 samples
-    times = calibrate(
-        TickingObjective(clock, lambda step: waits[step] if step < len(waits) else 0.6),
-        toy_model(),
-        NoisySource(256),
-        None,
-        experiment=toy_experiment(train__batch_size=128),
-        processes=single_process(),
-        seconds=1.8,
-        longest_s=4.0,
-        clock=clock,
-    )
+    former, clock, before = torch.get_num_threads(), FakeClock(), [7.0, 1.1]
+    waits = [
+        *before,
+        many_s,
+        1.5,
+        1.2,
+        3.0,
+        1.3,
+    ]  # of six steps of 2 samples, three for the threads; and of 4
+    seen: list[int] = []
+
+    def seconds(step: int) -> float:
+        seen.append(torch.get_num_threads())
+        return waits[step]
+
+    torch.set_num_threads(2)
+    try:
+        times = calibrate(
+            TickingObjective(clock, seconds),
+            toy_model(),
+            NoisySource(256),
+            None,
+            experiment=toy_experiment(train__batch_size=128),
+            processes=single_process(),
+            seconds=1.8,
+            longest_s=4.0,
+            clock=clock,
+        )
+    finally:
+        torch.set_num_threads(former)
+    assert seen == [1, 1, 2, *[num_threads] * 4]
     assert times.step_s == pytest.approx(1.3 + 2 * 0.1 * 31)  # and not 64 times 1.2
 
 

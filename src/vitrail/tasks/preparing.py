@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import OF_TRAINING, Verdict, number_of
@@ -238,6 +240,7 @@ def plan_steps(
     Raises:
         ConfigError: the budget is too short.
     """
+    num_threads = torch.get_num_threads()
     fit = fit_steps(experiment, parts, budget, processes, may_reduce)
     settings, task = experiment.train, task_of(experiment)
     per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
@@ -246,6 +249,8 @@ def plan_steps(
     reason = f"{epochs:.1f} epochs fit into {budget}, at {rate:.0f} {task.unit}/s"
     if steps < fit.steps:
         reason = f"{epochs:.0f} epochs, the most by default; {fit.steps} steps would fit into {budget}"
+    if torch.get_num_threads() < num_threads:
+        reason += "; with one thread, as other programs have the cores"
     choices = [Choice("train.steps", str(steps), reason)]
     if fit.validations < settings.validations:
         reason = f"each takes about {format_duration(fit.times.validation_s)}: a fifth of the budget, or one"

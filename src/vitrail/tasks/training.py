@@ -7,11 +7,13 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from vitrail.core.durable import atomic_write
@@ -151,7 +153,8 @@ def train(
     asked = locals()  # the fields of a request, which says what does not fit together
     check_arguments(misnamed)
     request = Request.from_tree({name: asked[name] for name in Request.model_fields})
-    with join_processes() as processes:
+    with join_processes() as processes, ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())  # a busy machine may get fewer
         shown = on_event or (notebook_progress() if is_notebook() else ignore)
         tell = shown if processes.is_first else ignore
         if request.resume is not None:

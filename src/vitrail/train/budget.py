@@ -6,7 +6,8 @@ import copy
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import psutil
@@ -79,9 +80,9 @@ def calibrate(
     train_step = TrainStep(objective, copy.deepcopy(model), experiment, processes)
     begun = clock()
 
-    def timed(batches: Iterator[list[Any]]) -> float:
+    def timed(batches: Iterable[list[Any]]) -> float:
         started = clock()
-        train_step(next(batches), 0, settings)
+        train_step(next(iter(batches)), 0, settings)
         if processes.device.type == "cuda":
             torch.cuda.synchronize(processes.device)
         return clock() - started
@@ -110,7 +111,7 @@ def calibrate(
 
 
 def _extrapolate(
-    timed: Callable[[Iterator[list[Any]]], float],
+    timed: Callable[[Iterable[list[Any]]], float],
     train_step: TrainStep,
     train: SampleSource,
     parts: int,
@@ -128,9 +129,11 @@ def _extrapolate(
     spent_s, former, whole_s, busy = 0.0, None, None, is_busy()
     while parts > 1:
         part = next(train_step.batches(train, 0, 1, parts=parts))
-        tries = [timed(iter([part]))]
+        if busy and former is None and train_step.processes.world_size == 1:
+            _choose_threads(partial(timed, [part]))
+        tries = [timed([part])]
         while len(tries) < 2 + busy and (former is None or tries[-1] < _LONG_S):
-            tries.append(timed(iter([part])))
+            tries.append(timed([part]))
         part_s = min(tries)  # the first one imports and allocates, and other programs may hold up any
         spent_s += sum(tries)
         whole_s = parts * part_s
@@ -145,6 +148,16 @@ def _extrapolate(
             return None if is_affordable else whole_s
         parts, former = parts // 2, part_s
     return whole_s
+
+
+def _choose_threads(step_s: Callable[[], float]) -> None:
+    """Keep to one thread where that is much faster: while other programs have a core, the rest wait."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    alone_s = min(step_s(), step_s())  # the first one imports and allocates
+    torch.set_num_threads(num_threads)
+    if num_threads > 1 and step_s() > 2 * alone_s:
+        torch.set_num_threads(1)
 
 
 def is_busy() -> bool:
