@@ -16,6 +16,8 @@ from vitrail.nn.tokens import Tokens
 
 CellName = Literal["lstm", "gru", "tanh"]
 
+ONE_LAYER: dict[str, Any] = {"has_biases": True, "num_layers": 1, "dropout": 0.0, "batch_first": False}
+"""Of torch's kernels."""
 CellState = tuple[Float[Tensor, "rows hidden"], ...]
 """State of a cell between two steps: its hidden state, and an LSTM's cell state after it."""
 
@@ -29,16 +31,9 @@ def run_lstm(
     bidirectional: bool = False,
 ) -> Float[Tensor, "steps batch states"]:
     """Return the hidden states of a one-layer LSTM after each step, by torch's fused kernel."""
+    first = [each.to(x.dtype) for each in start]
     states, _, _ = torch.lstm(
-        x,
-        [each.to(x.dtype) for each in start],
-        list(weights),
-        has_biases=True,
-        num_layers=1,
-        dropout=0.0,
-        train=training,
-        bidirectional=bidirectional,
-        batch_first=False,
+        x, first, list(weights), train=training, bidirectional=bidirectional, **ONE_LAYER
     )
     return states
 
@@ -54,15 +49,7 @@ def run_loop(
     """Return the hidden states after each step of a cell of one state, by torch's own loop."""
     dtype = weights[0].dtype
     outputs, _ = kernel(
-        x.to(dtype),
-        start[0].to(dtype),
-        list(weights),
-        has_biases=True,
-        num_layers=1,
-        dropout=0.0,
-        train=training,
-        bidirectional=False,
-        batch_first=False,
+        x.to(dtype), start[0].to(dtype), list(weights), train=training, bidirectional=False, **ONE_LAYER
     )
     return outputs
 
