@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,8 +33,15 @@ class Tied(nn.Module):
         self.register_buffer("scratch", torch.zeros(2), persistent=False)
 
 
-def build(settings: dict[str, Any]) -> nn.Module:
-    return Tied(settings["dim"])
+@pytest.fixture(autouse=True)
+def tied(monkeypatch: pytest.MonkeyPatch) -> None:
+    build_as(monkeypatch, lambda settings: Tied(settings["dim"]))
+
+
+def build_as(monkeypatch: pytest.MonkeyPatch, build: Callable[[dict[str, Any]], nn.Module]) -> None:
+    """Build models of this function when they are loaded, not those of the library."""
+    config = "vitrail.models.config_from_settings"
+    monkeypatch.setattr(config, lambda settings: SimpleNamespace(build=lambda: build(settings)))
 
 
 def save(folder: Path, dim: int = 3, fill: float | None = None) -> Tied:
@@ -52,12 +60,12 @@ def save(folder: Path, dim: int = 3, fill: float | None = None) -> Tied:
 
 
 def first_weight(folder: Path) -> float:
-    return load_model(folder, build=build).model.first.weight[0, 0].item()
+    return load_model(folder).model.first.weight[0, 0].item()
 
 
 def refuse(folder: Path, *words: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        load_model(folder, build=build)
+        load_model(folder)
     assert caught.value.expected
     assert caught.value.remedy
     for word in words:
@@ -68,7 +76,7 @@ def test_further_files_come_back_with_the_model_and_are_verified(tmp_path: Path)
     model = Tied(3)
     settings = {"model_settings": {"dim": 3}, "preprocessing": {}, "class_names": [], "about": {}}
     save_model(tmp_path / "model", model, **settings, files={"source.model": b"eins\x00"})  # type: ignore[arg-type]
-    assert load_model(tmp_path / "model", build=build).files == {"source.model": b"eins\x00"}
+    assert load_model(tmp_path / "model").files == {"source.model": b"eins\x00"}
 
     (tmp_path / "model" / "source.model").write_bytes(b"ein")
     refuse(tmp_path / "model", "source.model", "damaged")
@@ -76,7 +84,7 @@ def test_further_files_come_back_with_the_model_and_are_verified(tmp_path: Path)
 
 def test_a_saved_model_comes_back_with_all_that_was_said_of_it(tmp_path: Path) -> None:
     model = save(tmp_path / "model")
-    loaded = load_model(tmp_path / "model", build=build)
+    loaded = load_model(tmp_path / "model")
     assert not loaded.model.training
     assert loaded.model_settings == {"name": "tied", "dim": 3}
     assert loaded.preprocessing == {"mean": [0.5]}
@@ -143,10 +151,11 @@ def test_a_description_that_does_not_fit_is_refused(
     refuse(tmp_path / "model", *words)
 
 
-def test_weights_of_another_architecture_are_named(tmp_path: Path) -> None:
+def test_weights_of_another_architecture_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path / "model")
+    build_as(monkeypatch, lambda settings: nn.BatchNorm1d(3))
     with pytest.raises(CheckpointError, match=r"first\.bias is not of this model.*; and \d+ more"):
-        load_model(tmp_path / "model", build=lambda settings: nn.BatchNorm1d(3))
+        load_model(tmp_path / "model")
 
 
 def _full_disk(descriptor: int) -> None:
@@ -157,10 +166,10 @@ def test_a_full_disk_leaves_the_former_model_and_no_litter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path / "model", fill=1.0)
-    monkeypatch.setattr(os, "fsync", _full_disk)
-    with pytest.raises(CheckpointError, match=r"No space left on device.*Free space"):
-        save(tmp_path / "model", fill=2.0)
-    monkeypatch.undo()
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", _full_disk)
+        with pytest.raises(CheckpointError, match=r"No space left on device.*Free space"):
+            save(tmp_path / "model", fill=2.0)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert first_weight(tmp_path / "model") == 1.0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,15 +104,14 @@ def save_model(
         write_durably(staged / MODEL_FILE, json.dumps(description, indent=2, ensure_ascii=False) + "\n")
 
 
-def load_model(folder: Path, *, build: Callable[[dict[str, Any]], nn.Module] | None = None) -> LoadedModel:
+def load_model(folder: Path) -> LoadedModel:
     """Read and verify what ``save_model`` wrote.
-
-    Args:
-        build: builds the model from its settings; by default as ``vitrail.models.config_from_settings`` says.
 
     Raises:
         CheckpointError: a file is missing, damaged, from a later version or holds another model's weights.
     """
+    from vitrail.models import config_from_settings
+
     settle_folder(folder)
     description = read_description(folder / MODEL_FILE, MODEL_FORMAT)
     try:
@@ -126,12 +125,7 @@ def load_model(folder: Path, *, build: Callable[[dict[str, Any]], nn.Module] | N
             remedy="Save the model again, or restore the file",
         ) from None
     tensors = read_tensors(folder / WEIGHTS_FILE, sha256=expected)
-    if build is None:
-        from vitrail.models import config_from_settings
-
-        model = config_from_settings(settings).build()
-    else:
-        model = build(settings)
+    model = config_from_settings(settings).build()
     fill_state(model, tensors, origin=folder / WEIGHTS_FILE)
     files = {
         name: _read_verified(folder / name, sha256) for name, sha256 in description.get("files", {}).items()
@@ -187,7 +181,6 @@ def differences(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) ->
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Serialise tensors as safetensors."""
     return safetensors.torch.save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
 
 
@@ -237,7 +230,6 @@ def read_description(path: Path, kind: str) -> dict[str, Any]:
 
 
 def _read_verified(path: Path, sha256: str) -> bytes:
-    """Read a file and verify its digest."""
     content = _read_bytes(path)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise CheckpointError(
