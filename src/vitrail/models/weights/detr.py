@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.core.errors import CheckpointError
 from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ModelConfig
@@ -15,15 +14,14 @@ from vitrail.models.detr import DETRConfig
 from vitrail.models.weights.conversion import convert_to, fit_config, hub_names_as_in_models
 from vitrail.models.weights.files import WEIGHT_FILES, hub_file, hub_settings, read_state
 from vitrail.models.weights.preparation import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    PILLOW_FILTERS,
     assemble,
     class_names,
     config_like_ours,
     faults_of,
     faults_of_sides,
     nearest_variant,
+    pixels_of,
+    unknown,
 )
 
 MODEL_TYPE = "detr"
@@ -103,20 +101,10 @@ def read_preprocessing(settings: Mapping[str, Any]) -> BoxPreprocessing:
     size = settings.get("size", SHORTEST_PX)
     if isinstance(size, int):  # files of before 2023
         size = {"shortest_edge": size, "longest_edge": settings.get("max_size", LONGEST_PX)}
-    filter_number = settings.get("resample", 2)
-    if "shortest_edge" not in size or filter_number not in PILLOW_FILTERS:
-        raise CheckpointError(
-            f"the images of this detector were prepared with size {size} and resample {filter_number}",
-            expected="a shortest_edge with a longest_edge, and resample 2 (bilinear) or 3 (bicubic)",
-            remedy="Convert the weights alone with file:, and choose the preparation yourself",
-        )
-    return BoxPreprocessing(
-        image_size=(size["shortest_edge"], size.get("longest_edge") or LONGEST_PX),
-        resize="shortest",
-        mean=settings.get("image_mean") or IMAGENET_MEAN,
-        std=settings.get("image_std") or IMAGENET_STD,
-        interpolation=PILLOW_FILTERS[filter_number],
-    )
+    if "shortest_edge" not in size:
+        raise unknown("size", size, "a shortest_edge with a longest_edge")
+    image_size = (size["shortest_edge"], size.get("longest_edge") or LONGEST_PX)
+    return BoxPreprocessing(image_size=image_size, resize="shortest", **pixels_of(settings))
 
 
 def assemble_detector(

@@ -29,10 +29,10 @@ def timm_preprocessing(settings: Mapping[str, Any]) -> Preprocessing:
     """
     mode = settings.get("crop_mode") or "center"
     if mode not in ("center", "squash"):
-        raise _unknown("crop_mode", mode, "center or squash")
+        raise unknown("crop_mode", mode, "center or squash")
     interpolation = settings.get("interpolation") or "bicubic"
     if interpolation not in PILLOW_FILTERS.values():
-        raise _unknown("interpolation", interpolation, "bicubic or bilinear")
+        raise unknown("interpolation", interpolation, "bicubic or bilinear")
     return Preprocessing(
         image_size=tuple(settings.get("input_size", (3, 224, 224))[1:]),
         resize="crop" if mode == "center" else "squash",
@@ -59,17 +59,24 @@ def transformers_preprocessing(settings: Mapping[str, Any]) -> Preprocessing:
         fraction = settings.get("crop_pct") or min(1.0, side / edge)
     elif target is crop:
         fraction = min(1.0, crop["height"] / size["height"])
-    filter_number = settings.get("resample", 2)
-    if filter_number not in PILLOW_FILTERS:
-        raise _unknown("resample", filter_number, "2 (bilinear) or 3 (bicubic)")
     return Preprocessing(
         image_size=(target["height"], target["width"]),
         resize="crop" if "shortest_edge" in size else "squash",
         crop_fraction=fraction,
-        mean=settings.get("image_mean") or IMAGENET_MEAN,
-        std=settings.get("image_std") or IMAGENET_STD,
-        interpolation=PILLOW_FILTERS[filter_number],
+        **pixels_of(settings),
     )
+
+
+def pixels_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a ``preprocessor_config.json`` says of pixels: their statistics and interpolation."""
+    filter_number = settings.get("resample", 2)
+    if filter_number not in PILLOW_FILTERS:
+        raise unknown("resample", filter_number, "2 (bilinear) or 3 (bicubic)")
+    return {
+        "mean": settings.get("image_mean") or IMAGENET_MEAN,
+        "std": settings.get("image_std") or IMAGENET_STD,
+        "interpolation": PILLOW_FILTERS[filter_number],
+    }
 
 
 def torchvision_preprocessing(file: PublishedFile) -> Preprocessing:
@@ -174,7 +181,7 @@ def _as_sizes(value: Any) -> dict[str, int]:
     return {key: int(length) for key, length in dict(value).items()}
 
 
-def _unknown(field: str, value: Any, expected: str) -> CheckpointError:
+def unknown(field: str, value: Any, expected: str) -> CheckpointError:
     return CheckpointError(
         f"the weights were tested with {field} {value!r}",
         expected=expected,
