@@ -75,9 +75,8 @@ class ConvertingKind:
         """Run the model as converted in a temporary folder."""
         writer = FORMATS[self.format]
         writer.check(precision)
-        is_narrow = precision == "bfloat16" and writer.traces_narrow
         with tempfile.TemporaryDirectory() as name:
-            traced = trace(loaded.model, canvas_of(loaded), is_narrow=is_narrow)
+            traced = trace(loaded.model, canvas_of(loaded))
             writer.write(traced, Path(name), precision=precision, calibration=calibration)
             runner = writer.open(Path(name), precision, trust=True)  # just written
             return PackageEngine(self.name, precision, runner, traced.inputs)

@@ -90,11 +90,17 @@ def count_parameters(build: Callable[[], nn.Module]) -> int:
 
 def count_model(config: ModelConfig, size: tuple[int, int] | None = None) -> ForwardCost:
     """Count the cost of a model for one input of ``ModelConfig.example_inputs``, without parts."""
+    return count_forward(*build_on_meta(config, size), {})
+
+
+def build_on_meta(
+    config: ModelConfig, size: tuple[int, int] | None = None
+) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Return a model in evaluation mode and one input, both on the meta device."""
     with torch.device("meta"):
         model, inputs = config.build().eval(), config.example_inputs(1, size)
-    if isinstance(config, DetectionModelConfig):
-        inputs = inputs[:1]  # sizes would be compared with the images, to find padding
-    return count_forward(model, inputs, {})
+    # Sizes would be compared with the images, to find padding.
+    return model, inputs[:1] if isinstance(config, DetectionModelConfig) else inputs
 
 
 def count_forward(

@@ -14,7 +14,6 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.models import MODELS, configure
 from vitrail.models import cost as costs
 from vitrail.models.contract import (
-    DetectionModelConfig,
     ImageModelConfig,
     ImageTextModelConfig,
     LabellingModelConfig,
@@ -120,11 +119,7 @@ def describe(
     """
     config = configure(name, **(changes or {}))
     sizes = (size, size) if isinstance(size, int) else size
-    with torch.device("meta"):
-        model = config.build().eval()
-        inputs = config.example_inputs(1, sizes)
-    if isinstance(config, DetectionModelConfig):
-        inputs = inputs[:1]  # sizes would be compared with the images, to find padding
+    model, inputs = costs.build_on_meta(config, sizes)
     modules = _list_modules(model)
     try:
         cost = costs.count_forward(model, inputs, modules)
