@@ -182,7 +182,6 @@ class EngineServer:
         return {}
 
     def time(self, name: str, passes: int) -> dict[str, Any]:
-        """Return the seconds of each pass of a kept batch."""
         inputs, seconds = self.held[name], []
         for _ in range(passes):
             started = time.perf_counter()

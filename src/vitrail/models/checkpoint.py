@@ -181,6 +181,7 @@ def differences(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) ->
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Serialise tensors as safetensors."""
     return safetensors.torch.save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
 
 

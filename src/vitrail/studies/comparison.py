@@ -150,7 +150,6 @@ class PairTest(Config):
 
     @property
     def is_significant(self) -> bool:
-        """Whether the difference is significant."""
         return self.p_corrected < LEVEL and (self.lower > 0 or self.upper < 0)
 
 

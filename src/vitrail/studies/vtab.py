@@ -193,7 +193,6 @@ def _sources_of(tasks: Sequence[Benchmark], folder: str) -> dict[str, str | None
 
 
 def _source_of(task: Benchmark, folder: str) -> str | None:
-    """Return how a task is named for opening, None where it is not there."""
     if not folder:
         return task.name if find_folder(task) is not None else None
     data = Path(folder).expanduser() / Path(task.folders[0]).name

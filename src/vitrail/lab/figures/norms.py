@@ -51,7 +51,6 @@ class Norms(Drawing):
         return self
 
     def layers(self) -> dict[str, nn.Module]:
-        """Return the norms by name."""
         channels = self.channels
         return {
             "batch norm": nn.BatchNorm2d(channels),

@@ -22,13 +22,8 @@ from vitrail.core.hub import without_waiting
 
 PICKLES = (".pth", ".pyth", ".pt", ".bin")
 SUFFIXES = (".safetensors", *PICKLES, ".npz")
-WRAPPERS = (
-    "model_ema",
-    "state_dict_ema",
-    "model",
-    "model_state",
-    "state_dict",
-)  # keys of weights in training checkpoints
+# Keys of weights in training checkpoints.
+WRAPPERS = ("model_ema", "state_dict_ema", "model", "model_state", "state_dict")
 PYTORCH_SERVER = "https://download.pytorch.org/models/"
 NOT_FOUND = 404
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -82,7 +77,6 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def _unwrap(loaded: Any, path: Path) -> dict[str, Tensor]:
-    """Return the state dict of a checkpoint."""
     for name in WRAPPERS:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(name), Mapping):
             loaded = loaded[name]

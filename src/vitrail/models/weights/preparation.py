@@ -182,6 +182,7 @@ def _as_sizes(value: Any) -> dict[str, int]:
 
 
 def unknown(field: str, value: Any, expected: str) -> CheckpointError:
+    """Return the error for a preprocessing that we do not have."""
     return CheckpointError(
         f"the weights were tested with {field} {value!r}",
         expected=expected,
