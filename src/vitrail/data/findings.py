@@ -194,9 +194,11 @@ def some_of(items: Sequence[str], count: int) -> str:
 
     >>> some_of(["cat", "dog", "owl", "pig"], 9)
     'cat; dog; owl and 6 more'
+    >>> some_of([], 9)
+    ''
     """
     shown = items if len(items) == count <= MAX_SHOWN + 1 else items[:MAX_SHOWN]
-    more = f" and {count - len(shown)} more" if count > len(shown) else ""
+    more = f" and {count - len(shown)} more" if items and count > len(shown) else ""
     return "; ".join(shown) + more
 
 

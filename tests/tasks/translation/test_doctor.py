@@ -245,7 +245,8 @@ def test_lines_that_moved_are_found_by_their_questions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("languages", "is_found"), [(("fr", "en"), True), (("en", "fr"), False), (("en_GB", "xx"), False)]
+    ("languages", "is_found"),
+    [(("fr", "en"), True), (("xx", "eng"), True), (("en", "fr"), False), (("en_GB", "xx"), False)],
 )
 def test_sides_that_are_exchanged_are_found(languages: tuple[str, str], is_found: bool) -> None:
     pairs = [(f"the dog is with you {index}", f"le chien est dans une rue {index}") for index in range(30)]

@@ -63,7 +63,9 @@ def test_every_format_says_what_it_looks_like() -> None:
         ("rows.tsv", "source,target", SIDES),
         ("rows.tsv", "src,trg", SIDES),
         ("rows.tsv", "English,Fran\u00e7ais", ("en", "fr")),
-        ("rows.tsv", "eng,pcm", ("eng", "pcm")),  # one of them is listed, and common
+        ("rows.tsv", "English,Hausa", ("en", "ha")),
+        ("rows.tsv", "eng,pcm", ("eng", "pcm")),
+        ("rows.tsv", "fra,bwr", ("fra", "bwr")),  # one of them is listed, and common
         ("rows.tsv", "", SIDES),
         ("eng_to_fra.tsv", "", ("eng", "fra")),
         ("eng-fra.txt", "", ("eng", "fra")),  # without a header, the name of the file tells the languages
@@ -94,6 +96,9 @@ def test_columns_are_chosen_by_languages_and_sides(tmp_path: Path) -> None:
     assert pairs_of(read(tabs(turned, header="tgt,src")).splits["train"]) == ROWS
     assert read(tabs([("7", *row) for row in ROWS], header="id,en,de")).languages == EN_DE  # not Indonesian
     assert read(tabs([("7", *row) for row in ROWS], header="id,ENGLISH,Deutsch")).languages == EN_DE
+    with pytest.raises(DataError, match=r"rows.tsv has the columns 'en', 'Klingon'"):
+        read(tabs([("7", *row) for row in ROWS], header="id,en,Klingon"))
+    assert read(tabs([(*row, "y") for row in ROWS], header="id,en,note")).languages == ("id", "en")
     four = tabs([("x", *row, "y") for row in ROWS], header="id,en,de,fr")
     assert pairs_of(read(four, ("de", "en")).splits["train"]) == turned
     with pytest.raises(DataError, match=r"3 languages: en, de, fr"):

@@ -32,18 +32,35 @@ TWO_LETTERS = _words(
 )
 """Codes of ISO 639-1."""
 
-THREE_LETTERS = _words(
-    "afr aka amh ara arb asm ast aze azj bel ben bos bre bul cat ceb ces chi ckb "
-    "cmn cym cze dan deu dut ell eng epo est eus fao fas fil fin fra fre gla gle "
-    "glg ger gre guj hat hau heb hin hrv hun hye ibo ind isl ice ita jav jpn kan "
-    "kat kaz khm kin kir kmr kor kur lao lat lav lim lin lit ltz lug mal mar mkd "
-    "mlg mlt mon mri msa mya nds nep nld nno nob nor nya oci ori orm pan pes pol "
-    "por pus que roh ron rum rus sin slk slo slv sme sna snd som sot spa sqi srd "  # codespell:ignore sme,som
-    "srp ssw sun swa swe swh tam tat tel tgk tgl tha tir ton tsn tso tuk tur twi "  # codespell:ignore tha
-    "uig ukr urd uzb vie wol xho yid yor yue zho zul zsm src tgt trg"  # codespell:ignore vie
+SHORT = {
+    pair[:3]: pair[4:]
+    for pair in _words(
+        "afr:af amh:am ara:ar arb:ar bel:be ben:bn bul:bg cat:ca ces:cs chi:zh cmn:zh "
+        "cze:cs dan:da deu:de dut:nl ell:el eng:en est:et eus:eu ewe:ee fas:fa fin:fi "
+        "fra:fr fre:fr ger:de glg:gl gre:el guj:gu hau:ha heb:he hin:hi hrv:hr hun:hu "
+        "hye:hy ibo:ig ind:id isl:is ita:it jav:jv jpn:ja kan:kn kat:ka kaz:kk khm:km "
+        "kin:rw kor:ko lao:lo lav:lv lit:lt lug:lg mal:ml mar:mr mkd:mk mlt:mt mya:my "
+        "nep:ne nld:nl nor:no npi:ne ori:or ory:or pan:pa per:fa pes:fa pol:pl por:pt "
+        "ron:ro rum:ro rus:ru sin:si slk:sk slv:sl sna:sn som:so spa:es srp:sr "  # codespell:ignore som
+        "swa:sw swe:sv swh:sw tam:ta tel:te tgl:tl tha:th tir:ti tsn:tn "  # codespell:ignore te,tha
+        "tur:tr twi:tw ukr:uk urd:ur uzb:uz vie:vi wol:wo xho:xh "  # codespell:ignore vie
+        "yid:yi yor:yo yue:zh zho:zh zsm:ms zul:zu"
+    )
+}
+"""Codes of two letters by those of three."""
+
+THREE_LETTERS = SHORT.keys() | _words(
+    "ace acm acq aeb ajp aka als apc ars ary arz asm ast awa ayr azb aze azj bak bam "  # codespell:ignore als
+    "bbj bem bho bjn bod bos bre ceb cjk ckb crh cym dik dyu dzo epo fao fij fil fon "
+    "fur fuv gla gle grn hat hne ice ilo kab kac kam kas kbp kea khk kik kir kmb kmr "
+    "knc kon kur lat lij lim lin lmo ltg ltz luo lus lvs mai mlg mni mon mos mri msa "
+    "nds nno nob nso nus nya oci orm pag pap pbt pcm plt prs pus que quy roh sag san "
+    "scn shn slo sme smo snd sot sqi src srd ssw sun szl taq tat tgk tgt ton tpi trg "  # codespell:ignore sme
+    "tso tuk tum tzm uig umb uzn vec ydd"
 )
-"""Codes of ISO 639-2 and 639-3 that parallel text comes in, and what tool kits write where no language is
-named; not all of them, as suffixes of other files have three letters too."""
+"""Codes of ISO 639-2 and 639-3 that parallel text comes in (FLORES-200, NLLB Team 2022), and what tool
+kits write where no language is named; not all of them, as suffixes of other files and columns (min, run)
+are alike."""
 
 LANGUAGE = re.compile(
     r"^(?P<code>[a-z]{2,3})([-_][A-Z][a-z]{3})?([-_]([A-Za-z]{2}|\d{3}))?$"
@@ -52,13 +69,24 @@ PAIR = re.compile(r"(?:^|[._])(?P<first>[a-z]{2,3})(?:[-_]to)?[-_](?P<second>[a-
 
 
 _NAMES = _words(
-    "arabic:ar bengali:bn bulgarian:bg catalan:ca catala:ca chinese:zh croatian:hr czech:cs cestina:cs "
-    "danish:da dansk:da dutch:nl nederlands:nl english:en estonian:et finnish:fi suomi:fi french:fr "
-    "francais:fr german:de deutsch:de greek:el hebrew:he hindi:hi hungarian:hu magyar:hu indonesian:id "
-    "italian:it italiano:it japanese:ja korean:ko latvian:lv lithuanian:lt norwegian:no norsk:no persian:fa "
-    "polish:pl polski:pl portuguese:pt portugues:pt romanian:ro romana:ro russian:ru slovak:sk slovenian:sl "
-    "spanish:es espanol:es swedish:sv svenska:sv thai:th turkish:tr turkce:tr ukrainian:uk urdu:ur "
-    "vietnamese:vi"
+    "afrikaans:af albanian:sq amharic:am arabic:ar armenian:hy azerbaijani:az "
+    "bambara:bm basque:eu belarusian:be bengali:bn bosnian:bs bulgarian:bg "
+    "burmese:my catala:ca catalan:ca cebuano:ceb cestina:cs chinese:zh croatian:hr "
+    "czech:cs danish:da dansk:da deutsch:de dutch:nl english:en espanol:es "
+    "esperanto:eo estonian:et ewe:ee filipino:tl finnish:fi francais:fr french:fr "
+    "galician:gl georgian:ka german:de greek:el gujarati:gu hausa:ha hebrew:he "
+    "hindi:hi hungarian:hu icelandic:is igbo:ig indonesian:id irish:ga isizulu:zu "
+    "italian:it italiano:it japanese:ja javanese:jv kannada:kn kazakh:kk khmer:km "
+    "kinyarwanda:rw kiswahili:sw korean:ko kurdish:ku kyrgyz:ky lao:lo latvian:lv "
+    "lithuanian:lt luganda:lg macedonian:mk magyar:hu malagasy:mg malay:ms "
+    "malayalam:ml maltese:mt marathi:mr mongolian:mn nederlands:nl nepali:ne "
+    "norsk:no norwegian:no pashto:ps persian:fa pidgin:pcm polish:pl polski:pl "
+    "portugues:pt portuguese:pt punjabi:pa quechua:qu romana:ro romanian:ro "
+    "russian:ru serbian:sr setswana:tn shona:sn sindhi:sd sinhala:si slovak:sk "
+    "slovenian:sl somali:so sotho:st spanish:es suomi:fi svenska:sv swahili:sw "
+    "swedish:sv tagalog:tl tajik:tg tamil:ta telugu:te thai:th tswana:tn turkce:tr "  # codespell:ignore te
+    "turkish:tr twi:tw ukrainian:uk urdu:ur uzbek:uz vietnamese:vi welsh:cy "
+    "wolof:wo xhosa:xh yoruba:yo zulu:zu"
 )
 CODE_OF_NAME = dict(each.split(":") for each in _NAMES)
 """Codes by names in English and in the language itself, without accents."""
@@ -77,18 +105,6 @@ COMMON_WORDS = {
     "cs": _words("a je se na v to si jsem pro"),
 }
 """Frequent words of languages in Latin letters, which the script does not tell apart."""
-
-
-SHORT = {
-    pair[:3]: pair[4:]
-    for pair in _words(
-        "ara:ar bul:bg cat:ca ces:cs cze:cs chi:zh cmn:zh dan:da deu:de dut:nl ell:el eng:en est:et fas:fa "
-        "fin:fi fra:fr fre:fr ger:de gre:el heb:he hin:hi hrv:hr hun:hu ind:id ita:it jpn:ja kor:ko lav:lv "
-        "lit:lt nld:nl nor:no per:fa pol:pl por:pt ron:ro rum:ro rus:ru slk:sk slv:sl spa:es swe:sv tha:th "
-        "tur:tr ukr:uk urd:ur vie:vi zho:zh"
-    )
-}
-"""Codes of two letters by those of three."""
 
 
 def short_code(language: str) -> str:
@@ -201,4 +217,4 @@ def check_distinct(wanted: Languages) -> None:
 def language_option(available: Sequence[str]) -> str:
     """Return the command line option that chooses the first two of some languages."""
     first, second = available[:2] if len(available) > 1 else ("en", "de")
-    return f"""--set 'data.languages=["{first}","{second}"]'"""
+    return f"--languages {first},{second}"

@@ -24,34 +24,33 @@ MOJIBAKE = re.compile(
 )
 
 _CODES = {
-    "Latin": "af ca cs cy da de en es et eu fi fo fr ga gl hr ht hu id is it "  # codespell:ignore fo
-    "lb lt lv ms mt nb nl nn no pl pt ro sk sl so sq sv sw tl tr vi eng deu "
-    "fra spa ita por nld pol ces ron hun fin swe dan tur vie",  # codespell:ignore vie
-    "Greek": "el ell",
-    "Cyrillic": "be bg mk ru uk bel bul mkd rus ukr",
-    "Armenian": "hy hye",
-    "Hebrew": "he iw yi heb",
-    "Arabic": "ar fa ps ug ur ara arb fas pes urd",
-    "Devanagari": "hi mr ne hin mar nep",
-    "Bengali": "as bn ben",
+    "Latin": "af ca cs cy da de en es et eu fi fo fr ga gl hr ht hu id is it lb lt "  # codespell:ignore fo
+    "lv ms mt nb nl nn no pl pt ro sk sl so sq sv sw tl tr vi",
+    "Greek": "el",
+    "Cyrillic": "be bg mk ru uk",
+    "Armenian": "hy",
+    "Hebrew": "he iw yi",
+    "Arabic": "ar fa ps ug ur",
+    "Devanagari": "hi mr ne",
+    "Bengali": "as bn",
     "Gurmukhi": "",
-    "Gujarati": "gu guj",
-    "Odia": "or ori",
-    "Tamil": "ta tam",
-    "Telugu": "te tel",  # codespell:ignore te
-    "Kannada": "kn kan",
-    "Malayalam": "ml mal",
-    "Sinhala": "si sin",
-    "Thai": "th tha",  # codespell:ignore tha
-    "Lao": "lo lao",
+    "Gujarati": "gu",
+    "Odia": "or",
+    "Tamil": "ta",
+    "Telugu": "te",  # codespell:ignore te
+    "Kannada": "kn",
+    "Malayalam": "ml",
+    "Sinhala": "si",
+    "Thai": "th",
+    "Lao": "lo",
     "Tibetan": "bo dz",
-    "Burmese": "my mya",
-    "Georgian": "ka kat",
-    "Hangul": "ko kor",
-    "Ethiopic": "am ti amh tir",
-    "Khmer": "km khm",
+    "Burmese": "my",
+    "Georgian": "ka",
+    "Hangul": "ko",
+    "Ethiopic": "am ti",
+    "Khmer": "km",
     "Mongolian": "",
-    "Chinese or Japanese": "ja zh jpn zho cmn yue",  # one, as every Japanese sentence mixes them
+    "Chinese or Japanese": "ja zh",  # one, as every Japanese sentence mixes them
 }
 SCRIPTS = tuple(_CODES)
 NUM_CLASSES = 1 + CONTROL + len(SCRIPTS)

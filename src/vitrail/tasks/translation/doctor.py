@@ -357,8 +357,8 @@ def find_moved_lines(examined: ExaminedPairs) -> Iterator[Finding]:
 def find_exchanged_sides(examined: ExaminedPairs) -> Iterator[Finding]:
     """Each side has the frequent words of the other's language."""
     split, languages = examined.dataset.train, examined.dataset.languages
-    first, second = (COMMON_WORDS.get(short_code(language)) for language in languages)
-    if first is None or second is None or first == second:
+    first, second = (COMMON_WORDS.get(short_code(language), frozenset()) for language in languages)
+    if first == second:
         return
     sources, targets = (
         Counter(re.findall(r"\w+", " ".join(side[:MAX_COUNTED]).casefold()))

@@ -154,12 +154,12 @@ def _join(
     """
     every = [table for part in tables.values() for table in part]
     first = tables["train"][0] if "train" in tables else every[0]
-    languages, _, chosen = find_columns(list(first.columns), wanted, first.path.name)
+    languages, _, chosen = find_columns(_named(first), wanted, first.path.name)
     found = [*findings, *chosen, *(finding for table in every for finding in table.findings)]
     rows: dict[SplitName, list[tuple[str, str, str]]] = {}
     for split, part in tables.items():
         for table in part:
-            _, columns, _ = find_columns(list(table.columns), languages, table.path.name)
+            _, columns, _ = find_columns(_named(table), languages, table.path.name)
             pairs = [*zip(*(_texts(table, column) for column in columns), table.names, strict=True)]
             inside = rows_by_split(table.columns, table.names.__getitem__) if [*tables] == ["train"] else {}
             for named, indices in (inside or {split: range(len(pairs))}).items():
@@ -174,6 +174,11 @@ def _join(
     return RawPairs(languages, splits, tuple(found))
 
 
+def _named(table: Table) -> list[str]:
+    """Return the columns, but for one named id that holds no sentences, which is not Indonesian."""
+    return [name for name in table.columns if name != "id" or any(" " in str(c) for c in table.columns[name])]
+
+
 def _language_columns(columns: Sequence[str]) -> dict[str, str]:
     """Return the columns that are named by languages, by their codes."""
     found = {code: name for name in reversed(columns) if (code := language_of(name))}
@@ -183,9 +188,7 @@ def _language_columns(columns: Sequence[str]) -> dict[str, str]:
         and COMMON_WORDS.keys() & map(short_code, found)
     ):
         return dict(zip(columns, columns, strict=True))  # a code that is not listed, beside a common one
-    found = dict(reversed(found.items()))
-    # a third column named id counts rows; it is not Indonesian
-    return {code: name for code, name in found.items() if name != "id"} if len(found) > 2 else found
+    return dict(reversed(found.items()))
 
 
 def _side_columns(columns: Sequence[str]) -> tuple[str, str] | None:
