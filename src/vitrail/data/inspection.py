@@ -51,6 +51,11 @@ class Inspection(NamedTuple):
     remedy: str = ""
     """How to install what reads it, if that is all it lacks."""
 
+    @property
+    def stored_size(self) -> tuple[int, int]:
+        """Height and width of the pixels as stored, before they are turned upright."""
+        return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
+
 
 @dataclass(frozen=True)
 class Examined:

@@ -19,6 +19,7 @@ from making.box_scenes import (
     as_corners,
     as_xywh,
     boxes_in_memory,
+    cxcywh_shares,
     in_shares,
     make_scenes,
     write_coco,
@@ -233,6 +234,31 @@ def test_boxes_that_fit_in_no_format_are_an_error_and_are_not_copied(tmp_path: P
     assert [error.check for error in errors] == ["unknown-format"]
     with pytest.raises(DataError, match=r"most boxes do not lie in their images, in any known format"):
         write_clean(open_boxes(source), tmp_path / "clean")
+
+
+def test_corners_in_shares_may_have_y_first_which_nothing_tells(tmp_path: Path) -> None:
+    source = write_coco(tmp_path / "set", make_scenes(), to_numbers=in_shares(as_corners))
+
+    (error,) = check_boxes(open_boxes(source)).of("error")
+
+    assert error.check == "unclear-format"
+    assert "(xyxy) in shares or as top, left, bottom, right (yxyx) in shares, they can" in error.message
+    with pytest.raises(DataError, match="the numbers do not tell which it is"):
+        write_clean(open_boxes(source), tmp_path / "clean")
+
+
+def test_label_files_in_pixels_among_others_in_shares_are_another_format(tmp_path: Path) -> None:
+    def half(box: list[float], size: tuple[int, int]) -> list[float]:
+        shares = cxcywh_shares(box, size)
+        return shares if box[0] % 2 else [side * size[1 - i % 2] for i, side in enumerate(shares)]
+
+    source = write_yolo(tmp_path / "set", make_scenes(), to_numbers=half)
+
+    error, *_ = check_boxes(open_boxes(source)).of("error")
+
+    assert error.check == "mixed-formats"
+    assert error.message.startswith("some boxes of the train split have another format")
+    assert "(cxcywh) in pixels, they can" in error.message
 
 
 def test_turned_pictures_are_not_taken_for_boxes_with_y_first(tmp_path: Path) -> None:

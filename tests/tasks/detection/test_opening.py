@@ -191,7 +191,10 @@ def run_configuration(root: Path) -> Path:
             other_encoding,
             "4 annotation files not readable, left out with the images, such as labels/train/scene0",
         ),
-        (other_names, "4 annotations of images that are not there, such as labels/train/img_scene"),
+        (
+            other_names,
+            "4 annotated images not there, left out with the boxes, such as labels/train/img_scene",
+        ),
         (other_json, "has no list 'images' and 'categories', its keys are 'shapes'"),
         (single_xml, "is not detection data"),
         (run_configuration, "run.yaml names no folder of images, and none lies beside it"),

@@ -85,10 +85,16 @@ class Suspicion(NamedTuple):
     splits: tuple[str, ...] = ()
     """The splits of mixed formats."""
 
+    @property
+    def is_unclear(self) -> bool:
+        """Whether y may stand before x as well: TensorFlow writes corners in shares so."""
+        return self.likely == "xyxy_shares" and self.claimed == "xywh"
+
     def explain(self) -> str:
+        either = f" or as {_describe('yxyx_shares')}" if self.is_unclear else ""
         return (
             f"read as {_describe(self.claimed)}, {self.against} of {number_of(self.total, 'box')} cannot lie "
-            f"in their images; as {_describe(self.likely)}, they can"
+            f"in their images; as {_describe(self.likely)}{either}, they can"
         )
 
 
@@ -127,11 +133,11 @@ def judge_format(
     mixed = []
     for names in (drawn_from, *((name,) for name in own)):
         rows = np.isin(split, names)
-        whose = f"boxes of the {names[0]} split" if own else "some boxes"
+        whose = f"boxes of the {names[0]} split" if own else "boxes"
         fits = _fits(boxes_xyxy[rows], sizes[rows], claimed, y_first)
         mixed.append(_find_others(fits, reading, whose, names))
     if not any(mixed):
-        mixed = [_find_others(together, reading, "some boxes", tuple(dataset.splits))]
+        mixed = [_find_others(together, reading, "boxes", tuple(dataset.splits))]
     return FormatJudgement(suspicion, tuple(filter(None, mixed)))
 
 
@@ -171,15 +177,18 @@ def _find_others(
 ) -> Suspicion | None:
     """Find a format in which nearly all boxes lie in their images that do not as they are read.
 
-    Centres in pixels are no such format: read so, most boxes that pass the edge a little lie inside.
+    Beside pixels, centres in pixels are no such format: read so, most boxes that pass the edge a little lie
+    inside.
     """
     total, is_outside = len(fits[reading]), ~fits[reading]
     for formats, least in ((FORMATS, MIXED), (RARE, MIXED_RARE)):
-        others = [name for name in formats if name in fits and name not in (reading, "cxcywh")]
+        passing = "cxcywh" if "_" not in reading else ""
+        others = [name for name in formats if name in fits and name not in (reading, passing)]
         against = {name: int((fits[name] & is_outside).sum()) for name in others}
         other = max(others, key=against.__getitem__)
         if against[other] >= max(MIN_AGAINST, least * total, FAILS * is_outside.sum()):
-            return Suspicion(reading, other, against[other], total, whose, splits)
+            some = "some " if fits[other].mean() < FITS else ""
+            return Suspicion(reading, other, against[other], total, some + whose, splits)
     return None
 
 

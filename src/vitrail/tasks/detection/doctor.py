@@ -12,7 +12,7 @@ from itertools import islice, starmap
 import numpy as np
 
 from vitrail.data.dataset import Progress
-from vitrail.data.findings import MAX_LISTED, Finding, Verdict, joined, judge, number_of, some_of
+from vitrail.data.findings import Finding, Verdict, joined, judge, number_of, some_of
 from vitrail.data.image_checks import (
     find_conversions,
     find_missing_splits,
@@ -25,7 +25,7 @@ from vitrail.data.image_checks import (
 )
 from vitrail.tasks.detection.assembly import id_shift
 from vitrail.tasks.detection.dataset import BoxDataset
-from vitrail.tasks.detection.faults import find_faults, find_twins, order_corners
+from vitrail.tasks.detection.faults import find_twins, order_corners
 from vitrail.tasks.detection.findings import finding, listed
 from vitrail.tasks.detection.inspection import ExaminedBoxes, inspect_boxes
 
@@ -53,20 +53,12 @@ def find_wrong_formats(examined: ExaminedBoxes) -> Iterator[Finding]:
     suspicion, mixed = examined.format
     table = examined.table
     for each in mixed or filter(None, [suspicion]):
-        faults = find_faults(table.boxes_xyxy, table.sizes)
-        cannot_lie = faults.inverted | faults.outside | faults.beyond_edge
-        indices = np.flatnonzero(
-            cannot_lie & np.isin(table.split, each.splits) if mixed else table.image >= 0
-        )
-        yield finding(
-            "mixed-formats" if mixed else "wrong-format",
-            map(examined.name_box, indices[:MAX_LISTED].tolist()),
-            count=len(indices),
-            whose=each.whose,
-            why=each.explain(),
-        )
-    if examined.is_misread:
-        yield finding("unknown-format")
+        cannot_lie = examined.misplaced | examined.faults_as_read.inverted
+        chosen = cannot_lie & np.isin(table.split, each.splits) if mixed else table.image >= 0
+        check = "mixed-formats" if mixed else "unclear-format" if each.is_unclear else "wrong-format"
+        yield finding(check, examined.box_list(chosen), whose=each.whose, why=each.explain())
+    if examined.is_misread and not any(examined.format):
+        yield finding("unknown-format", examined.box_list(examined.misplaced))
 
 
 def find_class_ids(examined: ExaminedBoxes) -> Iterator[Finding]:
@@ -174,7 +166,7 @@ def find_faulty_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
 def find_repeated_boxes(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Boxes drawn twice, under the same class or under two."""
     table = examined.table
-    usable = np.flatnonzero(examined.is_sound & ~table.is_crowd & examined.is_judged)
+    usable = np.flatnonzero(examined.is_sound & ~table.is_crowd & (not examined.is_misread))
     starts = np.flatnonzero(np.diff(table.image[usable], prepend=-1))
 
     def describe(first: int, later: int) -> str:

@@ -108,8 +108,7 @@ class RepairedBoxes(NamedTuple):
     kept: Int64[np.ndarray, " kept"]
     """Their original indices."""
     changes: dict[str, list[int]]
-    """By kind of change, the affected boxes: ``swapped``, ``clipped``, ``not-finite``, ``empty``, ``outside``
-    and ``duplicate``, of which the last four are dropped."""
+    """By kind of change, the affected boxes; all kinds but ``swapped`` and ``clipped`` drop them."""
 
 
 def repair_boxes(
@@ -117,6 +116,8 @@ def repair_boxes(
     labels: Int64[np.ndarray, " n"],
     is_crowd: Bool[np.ndarray, " n"],
     size: tuple[int, int],
+    *,
+    swap: bool = True,
 ) -> RepairedBoxes:
     """Swap inverted corners, clip to the image, and drop what has no area or repeats another of its class.
 
@@ -125,6 +126,7 @@ def repair_boxes(
         labels: class of each box; boxes of two classes never repeat each other.
         is_crowd: boxes of groups are never duplicates.
         size: height and width of the image.
+        swap: whether inverted corners are swapped; else these boxes are dropped.
 
     >>> boxes = np.array([[5, 1, 2, 3], [4, 4, 4, 9]], dtype=np.float32)
     >>> labels, is_crowd = np.zeros(2, dtype=np.int64), np.zeros(2, dtype=bool)
@@ -135,8 +137,10 @@ def repair_boxes(
     faults = find_faults(boxes_xyxy, sizes)
     ordered = order_corners(np.where(faults.not_finite[:, None], 0, boxes_xyxy).astype(np.float32))
     mended = clip_to(ordered, sizes)
-    remains = ~faults.not_finite & ~faults.empty & ((mended[:, 2:] - mended[:, :2]) >= EMPTY_PX).all(axis=1)
-    is_outside = ~remains & ~faults.not_finite & ~faults.empty
+    is_negative = faults.inverted & (not swap)
+    is_faulty = faults.not_finite | faults.empty | is_negative
+    remains = ~is_faulty & ((mended[:, 2:] - mended[:, :2]) >= EMPTY_PX).all(axis=1)
+    is_outside = ~remains & ~is_faulty
     is_duplicate = np.zeros(len(boxes_xyxy), dtype=bool)
     single = np.flatnonzero(remains & ~is_crowd)
     is_duplicate[[single[later] for _, later in find_twins(mended[single], labels[single])]] = True
@@ -145,6 +149,7 @@ def repair_boxes(
     changes = {
         "swapped": is_kept & is_swapped,
         "clipped": is_kept & (np.abs(mended - ordered) > SLACK_PX).any(axis=1),
+        "negative": is_negative,
         "not-finite": faults.not_finite,
         "empty": faults.empty,
         "outside": is_outside,

@@ -20,7 +20,7 @@ from vitrail.core.boxes import xyxy_to_xywh
 from vitrail.core.durable import atomic_folder, write_durably
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import EncodedImage
-from vitrail.data.findings import number_of
+from vitrail.data.findings import number_of, some_of
 from vitrail.data.images import decode, open_image
 from vitrail.data.inspection import Inspection
 from vitrail.tasks.detection.assembly import id_shift
@@ -45,11 +45,13 @@ CHANGES = {
     "renumbered": "{} given the class that the id means: ids were off by one",
     "unknown-class": "{} dropped: a class id without a name",
     "malformed": "{} dropped: not a class and four finite numbers",
+    "left-out": "{} left out with their images, which cannot be read or are copies",
     "reread": "{} read in the format that fits, not in the one that the source claims",
     "turned": "{} turned with the image",
     "scaled": "{} scaled to the size of the image",
     "swapped": "{} with swapped corners put in order",
     "clipped": "{} clipped to the image",
+    "negative": "{} dropped: a negative width or height, which does not tell where the box begins",
     "not-finite": "{} dropped: a number that is infinite or NaN",
     "empty": "{} dropped: no width or no height",
     "outside": "{} dropped: outside the image",
@@ -125,9 +127,12 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
             raise DataError(
                 f"{dataset.source}: {fault.message}",
                 expected="boxes of one format, within their images",
-                remedy="Correct the program that wrote them; the numbers do not tell which format is right",
+                remedy=fault.remedy,
             )
-    items["unreadable"] += sorted(examined.unreadable)
+    for split, index, name, seen in examined.rows():
+        if seen.error:
+            items["unreadable"].append(name)
+            items["left-out"] += [name] * len(dataset.splits[split].labels[index])
     kept = list(_mended(examined, items))
     if not kept:
         raise DataError(
@@ -170,7 +175,11 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
         {kind: items[kind] for kind in CHANGES if items[kind]},
         {name: (old, new) for new, (name, old) in numbered if has_ids and old != new},
         (sum(map(len, splits)), sum(split.num_boxes for split in splits)),
-        tuple(note.message for note in notes if note.check != "malformed-boxes"),
+        tuple(
+            f"{note.message}: {some_of(note.items, note.count)}"
+            for note in notes
+            if note.check != "malformed-boxes"
+        ),
     )
 
 
@@ -203,12 +212,15 @@ def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, 
         if suspicion is not None:
             size_read = dataset.splits[image.split].sizes[image.position]
             boxes = reread_boxes(boxes, np.repeat(size_read[None], len(boxes), axis=0), suspicion)
-            frame = frame_of(seen, facts.claimed_sizes.get(image.name), boxes)
+            if frame.kind in ("scaled", "unknown"):  # which the boxes decide
+                frame = frame_of(seen, facts.claimed_sizes.get(image.name), boxes)
             numbers["reread"] = range(len(boxes))
         if frame.kind in ("turned", "scaled"):
             boxes = to_upright(boxes, frame, seen)
             numbers[frame.kind] = range(len(boxes))
-        repaired = repair_boxes(boxes, image.labels, image.is_crowd, (seen.height, seen.width))
+        has_corners = (suspicion.likely if suspicion else facts.box_format)[:4] not in ("xywh", "yxhw")
+        size = (seen.height, seen.width)
+        repaired = repair_boxes(boxes, image.labels, image.is_crowd, size, swap=has_corners)
         numbers |= repaired.changes
         changes = {kind: [f"{image.name}: box {n}" for n in each] for kind, each in numbers.items()}
         unknown = facts.unknown_boxes.get(image.name, ())
@@ -219,7 +231,7 @@ def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, 
         if has_boxes and not len(repaired.kept):
             changes["emptied"] = [image.name]
         elif first_split.setdefault(seen.pixel_hash, image.split) != image.split:
-            changes = {"copy": [image.name]}
+            changes = {"copy": [image.name], "left-out": [image.name] * len(boxes)}
         else:
             yield image._replace(frame=frame), repaired
         for kind, names in changes.items():

@@ -6,6 +6,7 @@ for the file as stored, before Exif turns it, or for a larger or smaller copy of
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -38,7 +39,7 @@ def frame_of(
 ) -> Frame:
     """Decide from the annotated height and width, None or a zero if missing, what boxes were drawn on."""
     upright = (seen.height, seen.width)
-    stored = upright[::-1] if seen.orientation >= 5 else upright
+    stored = seen.stored_size
     is_turned = seen.orientation != 1
     if claimed is None or min(claimed) <= 0:
         return Frame("unclear-turn" if is_turned else "upright", upright)
@@ -158,7 +159,7 @@ class ExaminedBoxes(SeenImages):
                 columns = (split.boxes, split.labels, split.is_crowd, split.areas)
                 boxes, labels, is_crowd, areas = (column[index] for column in columns)
                 images.append(SeenImage(name, split_name, index, seen, frame, boxes, labels, is_crowd, areas))
-        return images
+        return _like_the_others(images)
 
     @cached_property
     def table(self) -> BoxTable:
@@ -185,25 +186,24 @@ class ExaminedBoxes(SeenImages):
         )
 
     @cached_property
-    def is_judged(self) -> Bool[np.ndarray, " n"]:
-        """True for each box of a split whose boxes are in the format that they were read in."""
-        suspicion, mixed = self.format
-        misread = (
-            [name for each in mixed for name in each.splits] if suspicion is None else [*self.dataset.splits]
-        )
-        return ~np.isin(self.table.split, misread)
+    def faults_as_read(self) -> BoxFaults:
+        """Faults of each box, whatever its format."""
+        return find_faults(self.table.boxes_xyxy, self.table.sizes)
+
+    @cached_property
+    def misplaced(self) -> Bool[np.ndarray, " n"]:
+        """True for each box that does not lie in its image as it was read."""
+        return self.faults_as_read.outside | self.faults_as_read.beyond_edge
+
+    @cached_property
+    def is_misread(self) -> bool:
+        """Whether boxes are in another format than they were read in, known or not."""
+        return any(self.format) or bool(2 * self.misplaced.sum() > len(self.misplaced) >= MIN_BOXES)
 
     @cached_property
     def faults(self) -> BoxFaults:
-        """Faults of each box; none in splits that were misread."""
-        faults = find_faults(self.table.boxes_xyxy, self.table.sizes)
-        return BoxFaults(*(mask & self.is_judged for mask in faults))
-
-    @property
-    def is_misread(self) -> bool:
-        """Tell whether most boxes do not lie in their images, in any known format."""
-        misplaced = self.faults.outside | self.faults.beyond_edge
-        return bool(2 * misplaced.sum() > len(misplaced) >= MIN_BOXES)
+        """Faults of each box; none if boxes were misread."""
+        return BoxFaults(*(mask & (not self.is_misread) for mask in self.faults_as_read))
 
     @cached_property
     def is_sound(self) -> Bool[np.ndarray, " n"]:
@@ -257,6 +257,23 @@ class ExaminedBoxes(SeenImages):
         numbers = ", ".join(f"{number:.6g}" for number in stored)
         label = self.class_names[int(table.labels[index])]
         return f"{image.name}: box {table.number[index]} ({label}) {numbers}"
+
+
+def _like_the_others(images: list[SeenImage]) -> list[SeenImage]:
+    """Take unclear turns for those of the other turned images, if these agree and are as many."""
+    kinds = Counter(image.frame.kind for image in images if image.inspection.orientation != 1)
+    unclear = kinds.pop("unclear-turn", 0)
+    (kind,) = kinds if len(kinds) == 1 else ("unknown",)
+    if kind not in ("turned", "upright") or kinds[kind] < unclear:
+        return images
+    return [
+        image._replace(
+            frame=Frame(kind, image.inspection.stored_size if kind == "turned" else image.frame.size)
+        )
+        if image.frame.kind == "unclear-turn"
+        else image
+        for image in images
+    ]
 
 
 def inspect_boxes(dataset: BoxDataset, progress: Progress | None = None) -> ExaminedBoxes:

@@ -194,7 +194,9 @@ def test_unknown_classes_are_left_out_and_counted(tmp_path: Path) -> None:
         {"bbox": None},
         {"bbox": {"x": 1}},
         {"category_id": None},
-        {"category_id": "red"},
+        {"category_id": "reddish"},
+        {"bbox": None, "segmentation": {"size": [3, 5], "counts": [2, 3, 10]}},
+        {"bbox": None, "keypoints": [1, 2, 2]},
         {"category_id": 2.5},
         {"category_id": [2]},
     ],
@@ -206,6 +208,24 @@ def test_malformed_boxes_are_left_out_and_reported(tmp_path: Path, entry: Any) -
     assert "cells.json: annotation 0, scene1.png" in finding.items[0]
     assert raw.splits["train"].num_boxes == 5
     assert all(np.isfinite(boxes).all() for boxes in raw.splits["train"].boxes)
+
+
+def test_names_where_ids_belong_are_read_and_told(tmp_path: Path) -> None:
+    expected = read_changed(tmp_path / "ids", lambda content: None)
+
+    def change(content: Any) -> None:
+        names = {entry["id"]: entry["name"] for entry in content["categories"]}
+        files = {entry["id"]: entry["file_name"] for entry in content["images"]}
+        for entry in content["annotations"]:
+            entry |= {"category_id": names[entry["category_id"]], "image_id": files[entry["image_id"]]}
+
+    raw = read_changed(tmp_path / "names", change)
+
+    assert [finding.check for finding in raw.findings] == ["names-for-ids"]
+    for given, wanted in ((raw.splits["train"], expected.splits["train"]),):
+        for part in ("boxes", "labels"):
+            for got, want in zip(getattr(given, part), getattr(wanted, part), strict=True):
+                np.testing.assert_array_equal(got, want)
 
 
 def test_malformed_entries_and_repeated_ids_are_reported(tmp_path: Path) -> None:
@@ -278,7 +298,7 @@ def test_annotations_without_image_and_images_without_entry_are_facts(tmp_path: 
         content["images"][0]["file_name"] = "gone.png"
 
     raw = read_changed(tmp_path, change)
-    assert raw.facts.annotations_without_image == ("gone.png", "cells.json: image_id 999")
+    assert raw.facts.annotations_without_image == ("gone.png: 0 boxes", "cells.json: image_id 999: 1 box")
     assert raw.facts.unlisted_images == ("scene0.png",)
     assert len(raw.splits["train"]) == 4
 

@@ -72,7 +72,11 @@ def load_coco(path: Path) -> dict[str, list[Any]]:
 
 
 def read_coco(
-    path: Path, content: Mapping[str, list[Any]], finder: ImageFinder, reading: Reading
+    path: Path,
+    content: Mapping[str, list[Any]],
+    finder: ImageFinder,
+    reading: Reading,
+    id_of_class: Mapping[str, int],
 ) -> list[AnnotatedImage]:
     """Join the annotations of one file to its images, and return those that exist, in the file's order."""
     images: dict[str, AnnotatedImage] = {}
@@ -94,17 +98,20 @@ def read_coco(
             size = claimed_size(entry.get("height"), entry.get("width"))
             images[key] = AnnotatedImage(file, relative_name(file, reading.root), claimed_size=size)
     for key, called in repeated.items():
-        reading.note("repeated-image-ids", called)
         images.pop(key, None)
-        absent.setdefault(key, called)
+        absent[key] = called
     _check_image_ids(path, named, content.get("annotations", []))
-    missing = dict.fromkeys(name for key, name in absent.items() if key not in repeated)
+    id_of_name = {name: key for key, name in named.items()}
+    num_lost = dict.fromkeys(absent.values(), 0)
     for position, entry in enumerate(content.get("annotations", [])):
         where = f"{path.name}: annotation {position}"
         if not isinstance(entry, Mapping):
             reading.note("malformed-entries", where)
             continue
         key = _key(entry.get("image_id"))
+        if key not in named and key in id_of_name:
+            reading.note("names-for-ids", f"{where} (image_id {key!r:.60})")
+            key = id_of_name[key]
         if key is None:
             reading.note("malformed-entries", f"{where} (image_id {entry.get('image_id')!r:.40})")
         elif key in images:
@@ -112,15 +119,24 @@ def read_coco(
             if not box and (around := _box_around(entry.get("segmentation"))) is not None:
                 reading.note("outlines", f"{where}, {images[key].name}")
                 box = around
-            called = f"{where}, {images[key].name} (bbox {box!r:.60}, category_id {category!r:.40})"
+            others = [name for name in ("segmentation", "keypoints") if not box and entry.get(name)]
+            unread = f", {' and '.join(others)} not read" if others else ""
+            called = f"{where}, {images[key].name} (bbox {box!r:.60}, category_id {category!r:.40}{unread})"
+            class_id = whole_number(category)
+            if class_id is None and (class_id := id_of_class.get(str(category))) is not None:
+                reading.note("names-for-ids", f"{where} (category_id {category!r:.40})")
             is_crowd = whole_number(crowd or 0) == 1 or crowd is True
             (area,) = finite_numbers([entry.get("area")]) or (0.0,)
-            reading.add_box(
-                images[key], box, whole_number(category), called, is_crowd=is_crowd, area=max(area, 0.0)
-            )
-        elif key not in absent:
-            missing[f"{path.name}: image_id {key}"] = None
-    reading.without_image += missing
+            reading.add_box(images[key], box, class_id, called, is_crowd=is_crowd, area=max(area, 0.0))
+        else:
+            lost = absent.get(key, f"{path.name}: image_id {key}")
+            num_lost[lost] = num_lost.get(lost, 0) + 1
+    for lost, count in num_lost.items():
+        item = f"{lost}: {number_of(count, 'box')}"
+        if lost in repeated.values():
+            reading.note("repeated-image-ids", item)
+        else:
+            reading.without_image.append(item)
     return list(images.values())
 
 
@@ -229,7 +245,8 @@ def read(path: Path) -> RawBoxes:
         reading.finders.append(finder)
         ids.append(_category_names(file, content["categories"], names))
         groups |= _group_names(content["categories"])
-        reading.annotated[split] = read_coco(file, content, finder, reading)
+        id_of_class = {name: class_id for class_id, name in names.items()}
+        reading.annotated[split] = read_coco(file, content, finder, reading, id_of_class)
         if content["images"] and not reading.annotated[split]:
             raise _no_images(file, content["images"], reading)
     if not reading.annotated:
