@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -263,21 +264,17 @@ def test_a_step_that_is_too_long_is_known_in_five_seconds(sample_s: float, longe
     assert clock() - 100.0 < 5.0
 
 
-@pytest.mark.parametrize(("many_s", "num_threads"), [(6.0, 1), (1.3, 2)])
+@pytest.mark.parametrize(("rate_of_one", "num_threads"), [(3.0, 1), (0.5, 2)])
 def test_where_other_programs_have_the_cores_threads_and_two_sizes_are_tried(
-    monkeypatch: pytest.MonkeyPatch, many_s: float, num_threads: int
+    monkeypatch: pytest.MonkeyPatch, rate_of_one: float, num_threads: int
 ) -> None:
+    def product_rates(*_: object) -> list[float]:
+        return [rate_of_one if torch.get_num_threads() == 1 else 1.0]
+
     monkeypatch.setattr("psutil.getloadavg", lambda: (1e6, 0.0, 0.0))
-    former, clock, before = torch.get_num_threads(), FakeClock(), [7.0, 1.1]
-    waits = [
-        *before,
-        many_s,
-        1.5,
-        1.2,
-        3.0,
-        1.3,
-    ]  # of six steps of 2 samples, three for the threads; and of 4
-    seen: list[int] = []
+    monkeypatch.setattr(importlib.import_module("vitrail.train.machine"), "_product_rates", product_rates)
+    former, clock, seen = torch.get_num_threads(), FakeClock(), list[int]()
+    waits = [7.0, 1.2, 3.0, 1.3]  # of three steps of 2 samples, and of one of 4
 
     def seconds(step: int) -> float:
         seen.append(torch.get_num_threads())
@@ -298,7 +295,7 @@ def test_where_other_programs_have_the_cores_threads_and_two_sizes_are_tried(
         )
     finally:
         torch.set_num_threads(former)
-    assert seen == [1, 1, 2, *[num_threads] * 4]
+    assert seen == [num_threads] * 4
     assert times.step_s == pytest.approx(1.3 + 2 * 0.1 * 31)  # and not 64 times 1.2
 
 

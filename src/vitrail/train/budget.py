@@ -7,7 +7,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import psutil
@@ -18,7 +17,7 @@ from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError
 from vitrail.data.findings import number_of
 from vitrail.data.stream import SampleSource, steps_of_epoch
-from vitrail.train.machine import count_cores
+from vitrail.train.machine import choose_threads, count_cores
 from vitrail.train.objective import Objective
 from vitrail.train.processes import Processes
 from vitrail.train.run import Run
@@ -77,6 +76,8 @@ def calibrate(
         evaluation_share: time of a validation per sample, as a fraction of a step's, if it is not measured.
     """
     settings = experiment.train
+    if processes.device.type == "cpu" and processes.world_size == 1 and is_busy():
+        choose_threads(settings.precision)
     train_step = TrainStep(objective, copy.deepcopy(model), experiment, processes)
     begun = clock()
 
@@ -129,8 +130,6 @@ def _extrapolate(
     spent_s, former, whole_s, busy = 0.0, None, None, is_busy()
     while parts > 1:
         part = next(train_step.batches(train, 0, 1, parts=parts))
-        if busy and former is None and train_step.processes.world_size == 1:
-            _choose_threads(partial(timed, [part]))
         tries = [timed([part])]
         while len(tries) < 2 + busy and (former is None or tries[-1] < _LONG_S):
             tries.append(timed([part]))
@@ -148,16 +147,6 @@ def _extrapolate(
             return None if is_affordable else whole_s
         parts, former = parts // 2, part_s
     return whole_s
-
-
-def _choose_threads(step_s: Callable[[], float]) -> None:
-    """Keep to one thread where that is much faster: while other programs have a core, the rest wait."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    alone_s = min(step_s(), step_s())  # the first one imports and allocates
-    torch.set_num_threads(num_threads)
-    if num_threads > 1 and step_s() > 2 * alone_s:
-        torch.set_num_threads(1)
 
 
 def is_busy() -> bool:

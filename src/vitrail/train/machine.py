@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import platform
+import statistics
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -102,19 +104,38 @@ def measure_matrix_products(device: torch.device, precision: Precision) -> float
     On a CPU one thread is timed, times the cores: threads that wait for each other measure the other programs
     of a machine (with a load of 11 on 2 cores, 25 GFLOP/s where 700 can be reached; docs/log.md).
     """
-    num_threads, is_cpu = torch.get_num_threads(), device.type == "cpu"
-    tokens, width = (512, 512) if is_cpu else (8192, 4096)  # a GPU is idle with small ones
+    if device.type != "cpu":
+        return max(_product_rates(device, precision))
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    rate = max(_product_rates(device, precision))
+    torch.set_num_threads(num_threads)
+    return rate * num_threads
+
+
+def choose_threads(precision: Precision) -> None:
+    """Keep to one thread where several are slower, as each waits while another program has the other's core.
+
+    With a load of 13 on 2 cores, a training step took 0.063 s with one thread and 7.9 s with two.
+    """
+    num_threads, device = torch.get_num_threads(), torch.device("cpu")
+    usual = statistics.median(_product_rates(device, precision))
+    torch.set_num_threads(1)
+    if usual > statistics.median(_product_rates(device, precision)):
+        torch.set_num_threads(num_threads)
+
+
+def _product_rates(device: torch.device, precision: Precision, seconds: float = 0.3) -> list[float]:
+    """Return the FLOP/s of matrix products, one after the other."""
+    tokens, width = (512, 512) if device.type == "cpu" else (8192, 4096)  # a GPU is idle with small ones
     x = torch.randn(tokens, width, device=device)
     weight = torch.randn(4 * width, width, device=device)
-    best, deadline = float("inf"), time.perf_counter() + 0.3
-    torch.set_num_threads(1)
+    moments = [time.perf_counter()]
     with torch.inference_mode(), autocast(precision, device):
-        while time.perf_counter() < deadline:
-            started = time.perf_counter()
+        while moments[-1] < moments[0] + seconds:
             torch.nn.functional.linear(x, weight).sum().item()
-            best = min(best, time.perf_counter() - started)
-    torch.set_num_threads(num_threads)
-    return 2 * tokens * width * 4 * width / best * (num_threads if is_cpu else 1)
+            moments.append(time.perf_counter())
+    return [2 * tokens * width * 4 * width / (end - start) for start, end in itertools.pairwise(moments)]
 
 
 # Option numbers of glibc's malloc.h.
