@@ -1,4 +1,4 @@
-"""Find the files of a detection data set: splits by name, images by their name in annotations."""
+"""Find the files of a data set: splits by name, images by their name in annotations and tables."""
 
 from __future__ import annotations
 
@@ -108,6 +108,31 @@ def relative_name(path: Path, root: Path) -> str:
         return path.relative_to(root).as_posix()
     except ValueError:
         return Path(os.path.relpath(path, root)).as_posix()
+
+
+def find_by_ends(names: Sequence[str], folder: Path) -> list[Path | None]:
+    """Find images in a folder by the ends of their paths, in any case, with or without suffix.
+
+    None where several images fit equally well, or none does.
+    """
+    by_end: dict[str, list[Path]] = {}
+    for image in list_images(folder):
+        path = _plain(relative_name(image, folder))
+        for form in (path, os.path.splitext(path)[0]):
+            for end in _ends(form):
+                by_end.setdefault(end, []).append(image)
+    fitting = [next((by_end[end] for end in _ends(_plain(name)) if end in by_end), []) for name in names]
+    return [files[0] if len(files) == 1 else None for files in fitting]
+
+
+def _plain(path: str) -> str:
+    return unicodedata.normalize("NFC", path.strip().replace("\\", "/").lower())
+
+
+def _ends(path: str) -> list[str]:
+    """Return the ends of a path, the longest first."""
+    parts = path.split("/")
+    return ["/".join(parts[start:]) for start in range(len(parts))]
 
 
 class ImageFinder:

@@ -45,7 +45,10 @@ SHARD = re.compile(r"-\d{5}-of-\d{5}$")  # the Hugging Face hub's naming of the 
 WORD = re.compile(r"[\w.+-]{1,40}")  # such as a label; not a sentence
 LABEL_WORDS, MIN_REPEATS = 3, 5  # a label is not longer, and occurs as often on average
 LOOKED_AT = 200  # rows that tell a header from data
-OF_TEXTS = "; of labelled texts, text and label; of sentence pairs, a column for each language (en, de)"
+OF_TEXTS = (
+    " beside one of labels; of labelled texts, text and label; of sentence pairs, a column for each language "
+    "(en, de)"
+)
 DELIMITERS = ",;|\t"  # spreadsheets write .csv in several ways
 
 
@@ -254,13 +257,15 @@ def tell_tables(folder: Path) -> str:
     ...     tell_tables(Path(folder))
     "; all.csv has the columns 'picture_url', 'words', which do not tell images and labels or captions"
     """
-    files = [file for parts in tables_in(folder).values() for file in parts]
-    told = [
-        f"{file.name} has the columns {', '.join(map(repr, names))}"
-        for file in sorted(files)
-        if (names := column_names(file))
-    ]
-    return f"; {'; '.join(told[:3])}, which do not tell images and labels or captions" if told else ""
+    files = sorted(file for parts in tables_in(folder).values() for file in parts)
+    named = {file.name: names for file in files if (names := column_names(file))}
+    told = [f"{name} has the columns {', '.join(map(repr, names))}" for name, names in named.items()]
+    if not told:
+        return ""
+    ends = ", which do not tell images and labels or captions"
+    if any(not {*IMAGE_COLUMNS}.isdisjoint(map(simplify, names)) for names in named.values()):
+        ends = f": name one of {len(told)} tables, or call them train and test"
+    return f"; {'; '.join(told[:3])}{ends}"
 
 
 def find_column(
@@ -301,12 +306,9 @@ def find_column(
     raise DataError(
         f"{table} has no column of {what}s, its columns are {', '.join(map(repr, columns)) or 'none'}",
         expected=f"a column named {', '.join(known[:6])} or similar" + OF_TEXTS * (what == "image"),
-        remedy=f"Rename the column of {what}s to {known[0]!r}"
-        + (
-            "; the first line of a text file names them"
-            if named is None
-            else f", or name it with --{what}-column"
-        ),
+        remedy=f"Rename the column of {what}s to {known[0]!r}; the first line of a text file names them"
+        if named is None
+        else f"Rename the columns so, or name that of {what}s with --{what}-column",
     )
 
 

@@ -448,6 +448,11 @@ UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
             )
             for folder in (".", "images")
         ),
+        (
+            {"a/1.png": RED, "x.csv": b"image,label\n", "y.csv": b"image,label\n"},
+            ".",
+            r"x.csv has the columns 'image', 'label'; y.csv .*: name one of 2 tables, or call them train",
+        ),
         ({"all.json": b'{"pictures": ['}, "all.json", r"all.json cannot be read: Expecting value"),
         ({"all.json": b"{}"}, "all.json", r"all.json is of no known format"),
         ({"all.json": b'[{"en": "Go."}]'}, "all.json", r"one JSON list of 1 item\. .*jq -c '\.\[\]'"),
@@ -471,6 +476,7 @@ UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
                 ),
                 (b"image,meaning\na,b\n", r"no column of labels, its columns are 'image', 'meaning'"),
                 (b"image,label\n1.png,a\n2.png,b\n", r"names 2 image files and none of them exists"),
+                (b"label,image\n1.png,a\n2.png,b\n", r"Exchange .*: 'label' holds names of images"),
                 (b"image,label\n", r"holds no row"),
                 (b"", r"holds no row"),
                 (b"image,label\na,b,c\n", r"line 2 has 3 cells and the header 2"),
@@ -595,6 +601,23 @@ def test_folders_of_the_same_folders_are_told_and_of_cameras_entered(
     assert ("the inner ones" if classes == inner else "the outer ones") in finding.message
 
 
+@pytest.mark.parametrize(
+    "cell", ["{}/{}.png", "X:\\data\\{}\\{}.png", "/home/ann/{}/{}.png", "{}/{}", "{}/{}.PNG"]
+)
+def test_images_of_a_table_are_found_by_the_ends_of_their_paths(tmp_path: Path, cell: str) -> None:
+    write_classes(tmp_path / "images")
+    rows = [f"{cell.format(name, index)},{name}\n" for name in COLOURS for index in range(2)]
+    (tmp_path / "all.csv").write_text("image,label\n" + "".join(rows))
+
+    dataset = open_dataset(tmp_path / "all.csv")
+
+    labels_by_colour(dataset)
+    assert [finding.check for finding in dataset.findings] == ["images-elsewhere"]
+    (tmp_path / "all.csv").write_text("image,label\n0.png,blue\n1.png,red\n")  # several of each name
+    with pytest.raises(DataError, match="none of them exists"):
+        open_dataset(tmp_path / "all.csv")
+
+
 def test_columns_of_a_table_can_be_named(tmp_path: Path) -> None:
     write_classes(tmp_path)
     files = sorted(file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*.png"))
@@ -608,7 +631,7 @@ def test_columns_of_a_table_can_be_named(tmp_path: Path) -> None:
 
     labels_by_colour(opened(table, image_column="bild", label_column="Art"))
     for source, columns, message in (
-        (table, {}, "no column of images.*or name it with --image-column"),
+        (table, {}, "no column of images.*or name that of images with --image-column"),
         (
             table,
             {"image_column": "Bild", "label_column": "kind"},

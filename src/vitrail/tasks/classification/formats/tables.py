@@ -12,6 +12,7 @@ import numpy as np
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
+from vitrail.data.file_places import find_by_ends, is_image_name
 from vitrail.data.findings import Finding, about, number_of
 from vitrail.data.formats import Format, RawDataset
 from vitrail.data.hub_sets import INFO_FILE, HubSet, load_named, load_saved
@@ -125,13 +126,25 @@ def _rows_of(table: Table, image_named: str, label_named: str) -> _Rows:
         shown = image.strip() if isinstance(image, str) else name
         seen[shown] += 1
         rows.append(_Row(index, content, text, shown if seen[shown] == 1 else f"{shown} ({seen[shown]})"))
-    paths = [row.image for row in rows if isinstance(row.image, Path)]
-    if paths and len(paths) == len(rows) and not any(path.exists() for path in paths):
-        raise DataError(
-            f"{table.path} names {number_of(len(paths), 'image file')} and none of them exists, such as "
-            f"{paths[0]}",
-            expected=f"paths relative to the folder {table.path.parent}, or absolute ones",
-            remedy=f"Correct the column {image_column!r}, or move the table",
+    elsewhere: list[Finding] = []
+    if rows and not any(isinstance(row.image, bytes) or row.image.exists() for row in rows):
+        cells = [str(table.columns[image_column][row.number]) for row in rows]
+        found = find_by_ends(cells, table.path.parent)
+        if not any(found):
+            files = f"{number_of(len(rows), 'image file')} and none of them exists, such as {rows[0].image}"
+            are_swapped = all(is_image_name(row.label) for row in rows)
+            raise DataError(
+                f"{table.path} names {files}",
+                expected=f"paths relative to the folder {table.path.parent}, or absolute ones",
+                remedy=f"Exchange the names of the columns: {label_column!r} holds names of images"
+                if are_swapped
+                else f"Correct the column {image_column!r}, or move the table",
+            )
+        rows = [row._replace(image=file or row.image) for row, file in zip(rows, found, strict=True)]
+        first, cell = next((file, cell) for file, cell in zip(found, cells, strict=True) if file)
+        message = f"the images of {called} are found by the ends of their paths, such as {first} for {cell}"
+        elsewhere.append(
+            Finding("info", "images-elsewhere", message, "Nothing, if these are the images meant")
         )
     check_labels([row.label for row in rows], f"the column {label_column!r} of {table.path}")
     incomplete = about(
@@ -141,7 +154,7 @@ def _rows_of(table: Table, image_named: str, label_named: str) -> _Rows:
         f"{number_of(len(dropped), 'row')} of {called} without an image or a label",
         "Left out; complete or remove them",
     )
-    return _Rows(rows, class_names, (*table.findings, *incomplete))
+    return _Rows(rows, class_names, (*table.findings, *elsewhere, *incomplete))
 
 
 def check_labels(labels: Iterable[str], called: str, *, thing: str = "image") -> None:
