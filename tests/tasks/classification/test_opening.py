@@ -602,7 +602,7 @@ def test_folders_of_the_same_folders_are_told_and_of_cameras_entered(
 
 
 @pytest.mark.parametrize(
-    "cell", ["{}/{}.png", "X:\\data\\{}\\{}.png", "/home/ann/{}/{}.png", "{}/{}", "{}/{}.PNG"]
+    "cell", ["{}/{}.png", "X:\\data\\{}\\{}.png", "/photos/{}/{}.png", "{}/{}", "{}/{}.PNG"]
 )
 def test_images_of_a_table_are_found_by_the_ends_of_their_paths(tmp_path: Path, cell: str) -> None:
     write_classes(tmp_path / "images")

@@ -11,10 +11,10 @@ from pathlib import Path
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
 from vitrail.data.file_places import folders_in, is_image_name, is_shown, split_folders, walk
-from vitrail.data.findings import Finding, about, number_of
+from vitrail.data.findings import Finding, about, number_of, some_of
 from vitrail.data.formats import Format, RawDataset
 from vitrail.data.splits import SPLIT_NAMES, SplitName
-from vitrail.data.tables import tell_tables
+from vitrail.data.tables import TABLE_SUFFIXES, tell_tables
 
 CLASS_FOLDERS = "class folders"
 NUMBERED = re.compile(r"(?P<stem>(?!class|label)[a-z]{3,})[ _-]?(\d+|(?<=[ _-])[a-z])")  # cam1, site_b
@@ -36,7 +36,7 @@ def read(path: Path) -> RawDataset:
     parts = _split_folders(root)
     folders: dict[SplitName, Path] = parts or {"train": root}
     scans = {name: _scan(folder, root) for name, folder in folders.items()}
-    nested = tuple(_enter_sources(scans, folders))
+    nested = tuple(_enter_sources(scans, folders, root))
     class_names = order_class_names(name for scan in scans.values() for name in scan.images)
     if not class_names:
         raise _nothing_found(path, root, scans)
@@ -104,10 +104,13 @@ def _scan(folder: Path, root: Path) -> _Scan:
     return scan
 
 
-def _enter_sources(scans: dict[SplitName, _Scan], folders: dict[SplitName, Path]) -> Iterator[Finding]:
+def _enter_sources(
+    scans: dict[SplitName, _Scan], folders: dict[SplitName, Path], root: Path
+) -> Iterator[Finding]:
     """Take inner folders for the classes where the outer ones are cameras or sites, such as ``cam1/cat``.
 
     They are if their names differ in a number or letter at the end alone, and the same folders are in each.
+    Folders inside of other class folders are reported.
     """
     by_inner: dict[SplitName, dict[str, list[Path]]] = {}
     inside: dict[str, set[str]] = {}  # names in each outer folder; empty for images
@@ -120,6 +123,15 @@ def _enter_sources(scans: dict[SplitName, _Scan], folders: dict[SplitName, Path]
                 inside.setdefault(outer, set()).add(name)
     shared = set.intersection(*inside.values()) if len(inside) > 1 else set()
     if len(shared) < 2 or "" in shared.union(*inside.values()) or shared <= SPLIT_NAMES.keys():
+        for outer, names in inside.items():
+            if len(names) > 1 and "" not in names:
+                yield Finding(
+                    "warning",
+                    "folders-inside",
+                    f"the class folder {outer} holds {len(names)} folders and no image beside them: "
+                    f"{some_of(sorted(names), len(names))}",
+                    f"If these are the classes, name the folder {root / outer}",
+                )
         return
     outer, inner_names = ", ".join(sorted(inside)[:3]), ", ".join(sorted(shared)[:3])
     stems = {NUMBERED.fullmatch(name.lower()) for name in inside}
@@ -206,13 +218,22 @@ def _nothing_found(path: Path, root: Path, scans: dict[SplitName, _Scan]) -> Dat
         given = f"the folder {path} holds no image, {number_of(ignored, 'other file')}"
     else:
         given = f"the folder {path} is empty"
+    other = next((file for file in walk(path) if file.suffix.lower() in TABLE_SUFFIXES), None)
+    if other is not None and not stray and other.parent not in (path, root):
+        return DataError(
+            f"{given}; there are tables in folders inside it",
+            expected="a table, or a folder of tables named train, dev and test",
+            remedy=f"Name one of them, such as {other.parent}",
+        )
     texts = sum(scan.ignored[".txt"] for scan in scans.values())
     if 2 * texts > ignored:
         return DataError(
             f"the folder {path} holds no image, {number_of(texts, 'text file')}",
             expected="labelled texts in a table with the columns text and label; sentence pairs in two files "
             "of equal lines, such as train.en and train.de; images in a folder for each class",
-            remedy="Write each text and its label into a row of one table",
+            remedy="Write texts and labels into one table, such as by: for f in "
+            f'{path}/*/*.txt; do jq -Rsc --arg label "$(basename "$(dirname "$f")")" '
+            "'{text: ., label: $label}' \"$f\"; done > texts.jsonl",
         )
     return DataError(
         given + tell_tables(root),
