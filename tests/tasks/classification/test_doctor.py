@@ -35,11 +35,10 @@ def dataset_of(
     train: ImageSplit,
     test: ImageSplit,
     class_names: tuple[str, ...] = ("cat", "dog"),
-    source: str = "pets",
 ) -> ImageDataset:
     nothing = train.take([])
     return ImageDataset(
-        source=source, format="test", class_names=class_names, train=train, validation=nothing, test=test
+        source="pets", format="test", class_names=class_names, train=train, validation=nothing, test=test
     )
 
 
@@ -236,8 +235,8 @@ def test_a_class_that_a_drawn_test_lacks_is_not_called_misspelt() -> None:
 
 def test_a_published_division_may_test_a_class_that_training_lacks() -> None:
     test = split_of("test", random_pixels(3), [0, 2, 1])
-    source = "vtab-sun397:somewhere"
-    verdict = check(dataset_of(healthy().train, test, ("cat", "dog", "emu"), source=source))
+    dataset = dataset_of(healthy().train, test, ("cat", "dog", "emu"))
+    verdict = check(replace(dataset, is_published=True))
     assert found(verdict)["class-not-in-train"].severity == "warning"
     assert found(verdict)["class-not-in-train"].items == ("emu",)
     assert verdict.usable
@@ -246,7 +245,7 @@ def test_a_published_division_may_test_a_class_that_training_lacks() -> None:
 def test_no_image_of_a_published_test_is_left_out() -> None:
     train = split_of("train", [b"nothing", *map(encode, random_pixels(19))])
     test = split_of("test", [*map(encode, random_pixels(5)), b"nothing"])
-    verdict = check(dataset_of(train, test, source="oxford-pets"))
+    verdict = check(replace(dataset_of(train, test), is_published=True))
     assert found(verdict)["unreadable-test"].items == ("test5",)
     assert verdict.exclude == {"train0"}
     assert not verdict.usable

@@ -461,6 +461,11 @@ UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
             ".",
             r"holds no image, 2 text files\. .*columns text and label.*train.en and train.de",
         ),
+        (
+            {"a/b.tsv": b"en\tfr\n", "c.md": b"none"},
+            ".",
+            r"holds no image, 2 other files; .*folders inside it\. .*such as .*a\.$",
+        ),
         ({"a.png": b""}, "a.png", r"a.png is of no known format"),
         *(
             ({name: b"\xfd\xfe\x00broken"}, name, rf"{name} cannot be read as a table")
@@ -643,17 +648,26 @@ def test_columns_of_a_table_can_be_named(tmp_path: Path) -> None:
             opened(source, **columns)
 
 
-@pytest.mark.parametrize("inner", [("train", "test"), ("",), ("only",)])
+@pytest.mark.parametrize("inner", [("train", "test"), ("",), ("only",), ("cats", "dogs")])
 def test_folders_within_a_class_are_parts_of_it(tmp_path: Path, inner: Sequence[str]) -> None:
     for folder in ("cam1", "cam2"):
         for name in inner:
             (tmp_path / folder / name).mkdir(parents=True, exist_ok=True)
             picture("red").save(tmp_path / folder / name / "1.png")
+    if inner[0] == "cats":  # one folder too high
+        (tmp_path / "cam2/dogs/1.png").unlink()
 
     dataset = open_dataset(tmp_path)
 
     assert dataset.class_names == ("cam1", "cam2")
-    assert "same-folders-inside" not in [finding.check for finding in dataset.findings]
+    found = {each.check: each for each in dataset.findings}
+    assert "same-folders-inside" not in found
+    assert ("folders-inside" in found) == (inner[0] == "cats")
+    if inner[0] == "cats":
+        assert found["folders-inside"].message.endswith(
+            "cam1 holds 2 folders and no image beside them: cats; dogs"
+        )
+        assert found["folders-inside"].remedy.endswith(f"name the folder {tmp_path / 'cam1'}")
 
 
 @pytest.mark.parametrize(
@@ -676,4 +690,4 @@ def test_the_same_names_in_every_folder_may_be_the_classes(
     found = [each for each in open_dataset(tmp_path).findings if each.check == "same-names-inside"]
     assert bool(found) == is_told
     if found:
-        assert "(bath, kitchen); the folders are the classes, such as 'house 0'" in found[0].message
+        assert "(bath; kitchen); the folders are the classes, such as 'house 0'" in found[0].message

@@ -123,7 +123,7 @@ def find_missing_classes(examined: Examined) -> Iterator[Finding]:
         "warning",
         "class-not-in-test",
         f"{number_of(len(names), 'class')} without a test {thing}",
-        f"The score says nothing about them; {remedy}",
+        f"The score says nothing about {'it' if len(names) == 1 else 'them'}; {remedy}",
     )
 
 

@@ -124,7 +124,7 @@ def _enter_sources(
     shared = set.intersection(*inside.values()) if len(inside) > 1 else set()
     if len(shared) < 2 or "" in shared.union(*inside.values()) or shared <= SPLIT_NAMES.keys():
         for outer, names in inside.items():
-            if len(names) > 1 and "" not in names:
+            if len(names) > 1 and "" not in names and not names <= SPLIT_NAMES.keys():
                 yield Finding(
                     "warning",
                     "folders-inside",
@@ -133,7 +133,6 @@ def _enter_sources(
                     f"If these are the classes, name the folder {root / outer}",
                 )
         return
-    outer, inner_names = ", ".join(sorted(inside)[:3]), ", ".join(sorted(shared)[:3])
     stems = {NUMBERED.fullmatch(name.lower()) for name in inside}
     are_sources = None not in stems and len({match["stem"] for match in stems if match}) == 1
     used, other = ("inner", "outer") if are_sources else ("outer", "inner")
@@ -143,7 +142,8 @@ def _enter_sources(
     yield Finding(
         "warning",
         "same-folders-inside",
-        f"the folders {outer} hold the same folders ({inner_names}); the {used} ones are the classes",
+        f"{number_of(len(inside), 'folder')} hold the same folders "
+        f"({some_of(sorted(shared), len(shared))}); the {used} ones are the classes",
         f"If it is the {other} ones, move the images into folders of these names alone",
         tuple(sorted(inside)),
     )
@@ -158,12 +158,12 @@ def _find_same_names(scans: dict[SplitName, _Scan]) -> Iterator[Finding]:
     }
     stems, *others = set(named.values())
     if not others and len(named) > 2 and len(stems) > 1 and all(map(str.isalpha, stems)):
-        first, listed = next(iter(named)), ", ".join(sorted(stems)[:3])
+        first = next(iter(named))
         yield Finding(
             "warning",
             "same-names-inside",
-            f"each of {len(named)} folders holds files of the same names ({listed}); the folders are the "
-            f"classes, such as {first!r}",
+            f"each of {len(named)} folders holds files of the same names "
+            f"({some_of(sorted(stems), len(stems))}); the folders are the classes, such as {first!r}",
             "If the names are the classes, move the files into a folder of each name",
             tuple(named),
         )
