@@ -32,7 +32,7 @@ from vitrail.tasks.detection import formats
 from vitrail.tasks.detection.assembly import Classes, Reading, assemble
 from vitrail.tasks.detection.faults import BoxFaults
 from vitrail.tasks.detection.findings import TEXTS
-from vitrail.tasks.detection.opening import open_boxes, rarest_classes
+from vitrail.tasks.detection.opening import open_boxes, rarest_classes, recognises
 from vitrail.tasks.detection.settings import BoxDataSettings
 
 SETTINGS = BoxDataSettings(source="x", image_size=(64, 64), test_fraction=0.25, validation_fraction=0.2)
@@ -171,6 +171,31 @@ def run_configuration(root: Path) -> Path:
     root.mkdir()
     (root / "run.yaml").write_text("model: detr\n")
     return root / "run.yaml"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "tool"),
+    [
+        ("images/0.json", '{"version": "5", "shapes": [{"label": "cat"}], "imagePath": "0.jpg"}', "LabelMe"),
+        ("a.json", '[{"image": "0.jpg", "annotations": [{"coordinates": {"x": 4}}]}]', "CreateML"),
+        ("a.json", '{"0": {"regions": [{"shape_attributes": {"name": "rect"}}]}}', "VIA"),
+        ("a.json", '[{"label": [{"x": 3, "rectanglelabels": ["cat"]}]}]', "Label Studio"),
+        ("annotations.xml", '<?xml version="1.0"?>\n<annotations><version>1', "CVAT"),
+        ("labels.csv", "filename,width,height,class,xmin,ymin,xmax,ymax\n", "a table"),
+        ("annotations.csv", "images/0.jpg,10,20,30,40,cat\n", "a table"),
+    ],
+)
+def test_boxes_in_formats_of_other_tools_are_named(
+    tmp_path: Path, name: str, content: str, tool: str
+) -> None:
+    write_images(tmp_path / "images", varied_scenes(2, seed=0))
+    (tmp_path / name).write_text(content)
+
+    assert recognises(str(tmp_path))
+    with pytest.raises(DataError) as caught:
+        open_boxes(tmp_path)
+
+    assert caught.value.given.startswith(f"{tmp_path / name} holds boxes as {tool} has them")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
-from vitrail.data.file_places import first_entries, folders_in, is_image_name
+from vitrail.data.file_places import PEEK, first_entries, folders_in, is_image_name, plain_bytes
 from vitrail.data.findings import number_of
 from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.settings import DataSettings
@@ -26,6 +28,15 @@ from vitrail.tasks.detection.settings import BoxDataSettings
 from vitrail.tasks.detection.shapes import draw_shapes, is_shapes
 
 SURE = 3  # outranks captions and parallel text, where a source may be either
+OTHER_TOOLS = {
+    "LabelMe": (".json", rb'"shapes"\s*:\s*\['),
+    "CreateML": (".json", rb'"coordinates"\s*:\s*\{'),
+    "VIA": (".json", rb'"shape_attributes"'),
+    "Label Studio": (".json", rb'"(rectangle|polygon)labels"'),
+    "CVAT": (".xml", rb"<annotations>"),
+    "a table": (".csv", rb"\bxmin\b.*\bymax\b|^[^,\n]+\.\w+(,\d+){4},[A-Za-z]"),
+}
+"""What writes boxes in a format that is not read: the suffix of a file, and what stands at its beginning."""
 
 
 def open_boxes(source: str | os.PathLike[str], *, settings: BoxDataSettings | None = None) -> BoxDataset:
@@ -63,7 +74,7 @@ def recognises(source: str) -> int:
     if source.startswith(HUB_PREFIX):
         return SURE * is_of_boxes(source.removeprefix(HUB_PREFIX))
     path = Path(source).expanduser()
-    if source.strip() and format_of(BOX_FORMATS, path) is not None:
+    if source.strip() and (format_of(BOX_FORMATS, path) is not None or _other_tool(path)):
         return SURE
     return SURE * (is_name_on_hub(source, path) and is_of_boxes(source))
 
@@ -90,8 +101,27 @@ def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
             several = finding("several-formats", formats=" and ".join([found.name, *others]), read=found.name)
             raw = replace(raw, findings=(*raw.findings, several))
         return raw, found.name
+    if tool := _other_tool(path):
+        raise DataError(
+            f"{tool[1]} holds boxes as {tool[0]} has them, a format that is not read",
+            expected=layouts(BOX_FORMATS),
+            remedy="Export them from there as COCO, Pascal VOC or YOLO, or convert them",
+        )
     if path.exists():
         raise _unknown(path)
+    return None
+
+
+def _other_tool(path: Path) -> tuple[str, Path] | None:
+    """Return what wrote the boxes in a folder or a file, and the file; None if it is not known."""
+    folders = [path, *folders_in(path)[:20]] if path.is_dir() else []
+    entries = [[Path(entry.path) for entry in first_entries(folder)] for folder in folders] or [[path]]
+    for tool, (suffix, mark) in OTHER_TOOLS.items():
+        for files in entries:
+            for file in [each for each in sorted(files) if each.suffix.lower() == suffix][:5]:
+                with suppress(OSError), file.open("rb") as opened:
+                    if re.search(mark, plain_bytes(opened.read(PEEK)), re.M):
+                        return tool, file
     return None
 
 

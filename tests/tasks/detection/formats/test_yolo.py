@@ -217,6 +217,19 @@ def test_commas_between_and_in_numbers_are_read_and_told(tmp_path: Path, kind: s
     assert [finding.check for finding in raw.findings] == ["commas"]
 
 
+def test_classes_at_the_end_of_the_lines_are_read_and_told(tmp_path: Path) -> None:
+    scenes = varied_splits()
+    write_yolo(tmp_path, scenes)
+    for file in (tmp_path / "labels").rglob("*.txt"):
+        lines = [line.split() for line in file.read_text().splitlines()]
+        file.write_text("\n".join(" ".join([*line[1:], line[0]]) for line in lines))
+
+    raw = YOLO.read(tmp_path)
+
+    assert_holds(raw, scenes, atol=SHARES)
+    assert [finding.check for finding in raw.findings] == ["class-last"]
+
+
 @pytest.mark.parametrize(
     "line",
     ["0 0.5 0.5 0.2", "red 0.5 0.5 0.2 0.2", "0 0.5 0,x 0.2 0.2", "0 0.5 nan 0.2 0.2", "0 0.5 inf 0.2 0.2",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -210,7 +211,7 @@ def _annotation_folders(path: Path) -> list[Path]:
             continue
         for name in [name for name in listed if name.lower().endswith(".xml")][:5]:
             with suppress(OSError), (folder / name).open("rb") as file:
-                if b"<annotation" in plain_bytes(file.read(PEEK)):
+                if re.search(rb"<annotation[\s>]", plain_bytes(file.read(PEEK))):
                     found.append(folder)
                     break
     return found

@@ -94,6 +94,9 @@ def parse_labels(
             is_decimal = len(values) > 4 and any(re.fullmatch(r"-?\d*,\d+", value) for value in values)
             values = " ".join(values).replace(",", "." if is_decimal else " ").split()
         numbers = finite_numbers(list(map(as_number, values)))
+        if numbers and len(numbers) == 5 and numbers[0] % 1 and not numbers[4] % 1 and max(numbers[:4]) <= 1:
+            kinds.add("class-last")
+            numbers = [numbers[4], *numbers[:4]]
         class_id = None if numbers is None else whole_number(numbers[0])
         if numbers is None or class_id is None or len(numbers) < 5:
             malformed.append(f"line {number} ({line.strip()[:60]!r})")
