@@ -58,6 +58,20 @@ def test_trainval_alone_is_for_training(tmp_path: Path) -> None:
     assert {name: len(split) for name, split in raw.splits.items()} == {"train": 13, "test": 4}
 
 
+def test_lists_of_single_classes_divide_the_images_too(tmp_path: Path) -> None:
+    scenes = varied_splits()
+    write_voc(tmp_path, scenes)
+    for file in (tmp_path / "ImageSets" / "Main").glob("*.txt"):
+        names = file.read_text().split()
+        for number, kind in enumerate(("red", "blue")):
+            file.with_name(f"{kind}_{file.name}").write_text(
+                "".join(f"{name} -1\n" for name in names[number:])
+            )
+        file.unlink()
+
+    assert_holds(VOC.read(tmp_path), scenes)
+
+
 def test_folders_without_lists_and_flat_ones_are_undivided(tmp_path: Path) -> None:
     scenes = varied_scenes(6, seed=0)
     write_voc(tmp_path / "a", scenes)
@@ -192,7 +206,8 @@ def test_malformed_objects_are_left_out_and_reported(tmp_path: Path, entry: str)
     raw = VOC.read(tmp_path)
     (finding,) = raw.findings
     assert finding.check == "malformed-boxes"
-    assert finding.items[0].startswith("scene2.xml: object 2")
+    assert finding.items[0].startswith("scene2.xml: object 2 (")
+    assert "without a name" in finding.items[0] or "red: " in finding.items[0]
     assert raw.splits["train"].num_boxes == 6
 
 

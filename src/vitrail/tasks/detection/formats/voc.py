@@ -43,7 +43,7 @@ from vitrail.tasks.detection.assembly import (
 )
 from vitrail.tasks.detection.dataset import RawBoxes
 
-CORNERS = ("xmin", "ymin", "xmax", "ymax")
+CORNERS, SIDES = ("xmin", "ymin", "xmax", "ymax"), ("height", "width")
 ANNOTATION_FOLDERS = ("Annotations", "annotations", "xmls", "labels")
 IMAGE_FOLDERS = ("JPEGImages", "images", "Images", "img", "imgs")
 LISTS = Path("ImageSets", "Main")
@@ -161,25 +161,17 @@ def _read_part(part: _Part, reading: Reading, path: Path) -> int:
             reading.without_image.append(called)
             continue
         entry = AnnotatedImage(image, relative_name(image, reading.root))
-        entry.claimed_size = claimed_size(*_numbers(content.find("size"), ("height", "width")))
+        entry.claimed_size = claimed_size(*(as_number(content.findtext(f"size/{side}")) for side in SIDES))
         for position, found in enumerate(content.findall("object")):
             name = (found.findtext("name") or "").strip()
-            reading.add_box(
-                entry,
-                _numbers(found.find("bndbox"), CORNERS),
-                name,
-                f"{called}: object {position} ({name or 'without a name'})",
-            )
+            corners = [found.findtext(f"bndbox/{corner}") for corner in CORNERS]
+            told = f"{name or 'without a name'}: {', '.join(map(str, corners))}"
+            reading.add_box(entry, corners, name, f"{called}: object {position} ({told})")
         if any((mark.text or "").strip() == "1" for mark in content.iterfind("object/difficult")):
             reading.note("difficult", entry.name)
         split = part.split or _split_in(image.parent, path) or "train"
         reading.annotated.setdefault(split, []).append(entry)
     return num_read
-
-
-def _numbers(element: ElementTree.Element | None, names: tuple[str, ...]) -> list[float | None]:
-    """Return the numbers of an element, None for those that are missing or no numbers."""
-    return [None if element is None else as_number(element.findtext(name)) for name in names]
 
 
 def _parts(path: Path) -> list[_Part]:
@@ -247,15 +239,21 @@ def _split_in(folder: Path, path: Path) -> SplitName | None:
 
 
 def _lists(folder: Path) -> dict[SplitName, list[str] | None]:
-    """Return the image names by split listed in ImageSets/Main; trainval only without train."""
+    """Return the image names by split listed in ImageSets/Main, else in its lists of single classes.
+
+    Those of trainval count only without train.
+    """
     found: dict[SplitName, list[str] | None] = {}
     for name in ("train", "val", "valid", "validation", "test"):
-        if (file := folder / f"{name}.txt").is_file():
-            found.setdefault(SPLIT_NAMES[name], _read_list(file))
+        files = (
+            [folder / f"{name}.txt"] if (folder / f"{name}.txt").is_file() else folder.glob(f"*_{name}.txt")
+        )
+        if ids := dict.fromkeys(each for file in sorted(files) for each in _read_list(file)):
+            found.setdefault(SPLIT_NAMES[name], [*ids])
     if "train" not in found and (file := folder / "trainval.txt").is_file():
         found.pop("validation", None)  # a part of trainval
         found["train"] = _read_list(file)
-    return {split: ids for split, ids in found.items() if ids}
+    return found
 
 
 def _read_list(file: Path) -> list[str]:
