@@ -122,9 +122,7 @@ def _check_count(count: int, things: str, output: Path) -> None:
 
 
 def _write(
-    explained: Sequence[Explanation],
-    errors: tuple[tuple[str, str], ...],
-    options: ExplainOptions,
+    explained: Sequence[Explanation], errors: tuple[tuple[str, str], ...], options: ExplainOptions
 ) -> WrittenExplanations:
     """Write a page of all, or one picture for each."""
     output = options.output

@@ -17,11 +17,7 @@ AUGMENT = AugmentSettings(min_crop_area=0.6, flip=True, colour=0.1)
 
 
 def choose(
-    dataset: CaptionDataset,
-    machine: Machine,
-    request: ModelRequest,
-    *,
-    pretrained: LoadedModel | None = None,
+    dataset: CaptionDataset, machine: Machine, request: ModelRequest, *, pretrained: LoadedModel | None = None
 ) -> tuple[ContrastiveExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason.
 

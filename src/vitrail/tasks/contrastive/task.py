@@ -12,11 +12,7 @@ from torch import nn
 from vitrail.core.config import Config
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.preprocessing import sample_images
-from vitrail.data.text.subwords import (
-    SentencePieceSubwords,
-    vocabulary_from_files,
-    vocabulary_to_files,
-)
+from vitrail.data.text.subwords import SentencePieceSubwords, vocabulary_from_files, vocabulary_to_files
 from vitrail.data.text_preprocessing import ImageTextPreprocessing
 from vitrail.engines.loading import load_start
 from vitrail.models.checkpoint import LoadedModel

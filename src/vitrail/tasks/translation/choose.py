@@ -30,11 +30,7 @@ class Scale(NamedTuple):
 
 
 def choose(
-    dataset: PairDataset,
-    machine: Machine,
-    request: ModelRequest,
-    *,
-    pretrained: LoadedModel | None = None,
+    dataset: PairDataset, machine: Machine, request: ModelRequest, *, pretrained: LoadedModel | None = None
 ) -> tuple[TranslationExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason.
 

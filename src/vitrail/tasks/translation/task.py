@@ -117,7 +117,7 @@ class TranslationTask(contract.Task):
         assert isinstance(preprocessing, PairPreprocessing)
         text = "tokenised" if preprocessing.tokenised else "raw"
         return dataset.sign(split) | {
-            "input": f"{'-'.join(dataset.languages)} {text}{' lower-cased' * preprocessing.lower_case}",
+            "input": f"{'-'.join(dataset.languages)} {text}{' lower-cased' * preprocessing.lower_case}"
         }
 
     def score(self, loaded: LoadedModel, dataset: PairDataset, split: str) -> contract.Scoring:
