@@ -129,7 +129,7 @@ def compare(
     )
     _check(task, kind, names, settings)
     if kind == "mixer":
-        settings = metric.shared_settings(settings) | settings
+        settings = ({} if "model.name" in settings else {**metric.shared_settings}) | settings
     asked = Comparison(
         kind=kind,
         data=str(source),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from unicodedata import normalize
 
@@ -155,9 +156,8 @@ class ComparisonMetric(Protocol):
     least_resamples: int
     """Minimum number of bootstrap resamples; more where many pairs are tested."""
 
-    def shared_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings that runs of different mixers must share, beside the user's."""
-        return {}
+    shared_settings: Mapping[str, Any] = MappingProxyType({})
+    """Settings that runs of different mixers share, unless the user names a model."""
 
     def read(self, folder: Path) -> Any:
         """Return the outcome of each test sample of a finished run.
@@ -429,6 +429,13 @@ def name_of_weights(pretrained: LoadedModel, asked: str | None) -> str:
             remedy="Leave out --model, it follows from the weights",
         )
     return name
+
+
+def name_model(pretrained: LoadedModel | None, asked: str | None, usual: str, why: str) -> tuple[str, str]:
+    """Return the name of the pretrained model, of the one asked for, or of the usual one; and why."""
+    if pretrained is not None:
+        return name_of_weights(pretrained, asked), "the model of the weights"
+    return (usual, why) if asked is None else (asked, "you asked for it")
 
 
 def encoder_settings(pretrained: LoadedModel) -> tuple[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ from vitrail.tasks.contract import (
     ModelRequest,
     choose_image_training,
     encoder_settings,
-    name_of_weights,
+    name_model,
 )
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings
@@ -58,7 +58,10 @@ def choose(
             remedy="Name a trained one with --weights, or leave task.cider_reward and task.bleu_reward at 0",
         )
     is_cpu = machine.device.type == "cpu"
-    name, reason = _choose_model(dataset, request.name, start)
+    is_large = len(dataset.train) >= MANY_IMAGES
+    usual, kind = (LARGE_MODEL, "the paper's widths") if is_large else (SMALL_MODEL, "the small model")
+    why = f"{len(dataset.train):,} training images: {kind}"
+    name, reason = name_model(start.whole, request.name, usual, why)
     image_size, size_reason = _choose_size(start, is_cpu=is_cpu)
     if asked.data.is_given("image_size"):
         image_size = asked.data.image_size
@@ -98,16 +101,6 @@ def choose(
         Choice("optim.name", optim.name, optim_reason),
         Choice("task.beam_size", "3", "for the final score; validations are greedy"),
     ]
-
-
-def _choose_model(dataset: CaptionDataset, model: str | None, start: Start) -> tuple[str, str]:
-    if start.whole is not None:
-        return name_of_weights(start.whole, model), "the model of the weights"
-    if model is not None:
-        return model, "you asked for it"
-    is_large = len(dataset.train) >= MANY_IMAGES
-    name, kind = (LARGE_MODEL, "the paper's widths") if is_large else (SMALL_MODEL, "the small model")
-    return name, f"{len(dataset.train):,} training images: {kind}"
 
 
 def _choose_size(start: Start, *, is_cpu: bool) -> tuple[tuple[int, int], str]:

@@ -96,7 +96,7 @@ def read_caption(captioner: Captioner, caption: str) -> GroupedWords:
         raise DataError(
             f"there is no word to explain in {caption!r}",
             expected="a caption of at least one word",
-            remedy="Give some words, or no caption, and the model's own is explained",
+            remedy="Give some words, or no target, and the model's own caption is explained",
         )
     if len(found.tokens) > MAX_TOKENS:
         raise DataError(

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from vitrail.core.errors import DataError
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.tasks import serving
@@ -64,12 +63,7 @@ class ServedCaptioner(serving.Servable):
 
     def explain(self, work: serving.Work) -> Explanation:
         """Caption one image, or force a given caption, and record the attention behind each word."""
-        try:
-            explained = explain_pixels(self.captioner, work.prepared, work.name, caption=work.options.target)
-        except DataError as error:
-            raise serving.RefusalError(
-                422, error.given, expected=error.expected, remedy="Send another target, or none"
-            ) from None
+        explained = explain_pixels(self.captioner, work.prepared, work.name, caption=work.options.target)
         return over_photograph(explained, self.captioner.preprocessing.images, work.content)
 
 

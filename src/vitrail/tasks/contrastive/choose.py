@@ -6,7 +6,7 @@ from vitrail.data.findings import number_of
 from vitrail.data.settings import AugmentSettings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.captioning.dataset import CaptionDataset
-from vitrail.tasks.contract import Choice, ModelRequest, name_of_weights
+from vitrail.tasks.contract import Choice, ModelRequest, name_model
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
 from vitrail.train.machine import Machine
 from vitrail.train.settings import OptimSettings, TrainSettings
@@ -22,14 +22,9 @@ def choose(
     """Return an experiment with one step, and every choice in it with its reason.
 
     Args:
-        request: what the user asks of the model.
         pretrained: initial weights; their model is used.
     """
-    if pretrained is not None:
-        name, reason = name_of_weights(pretrained, request.name), "the model of the weights"
-    else:
-        name = request.name or SMALL
-        reason = "you asked for it" if request.name else "the small model of images and texts"
+    name, reason = name_model(pretrained, request.name, SMALL, "the small model of images and texts")
     config = pretrained.config if pretrained else request.configure(name)
     image_size = config.image_size
     is_cpu = machine.device.type == "cpu"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
-from vitrail.core.errors import ConfigError, DataError
+from vitrail.core.errors import ConfigError
 from vitrail.engines.loading import Source
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.tasks import serving
@@ -30,7 +30,7 @@ class ServedCLIP(serving.Servable):
 
     def __init__(self, source: Source, choice: serving.EngineChoice) -> None:
         self.encoder = ImageTextEncoder(serving.open_without_engine(source, choice, "CLIP"))
-        self._classifier = lru_cache(LISTS_KEPT)(self._embed_labels)
+        self._classifier = lru_cache(LISTS_KEPT)(partial(ZeroShotClassifier, self.encoder))
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -61,14 +61,6 @@ class ServedCLIP(serving.Servable):
         explained = explain_pixels(self.encoder, work.prepared, work.name, labels, vectors)
         explained = over_photograph(explained, self.encoder.preprocessing, work.content)
         return explained.showing(None if explained.maps else "gradient_input")  # not the slower occlusion
-
-    def _embed_labels(self, labels: tuple[str, ...]) -> ZeroShotClassifier:
-        try:
-            return ZeroShotClassifier(self.encoder, labels)
-        except DataError as error:  # a name is too long
-            raise serving.RefusalError(
-                422, error.given, expected=error.expected, remedy="Shorten the name"
-            ) from None
 
 
 SERVED = ServedCLIP

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import LabellingModelConfig
-from vitrail.tasks.contract import Choice, ModelRequest, name_of_weights, precision_reason
+from vitrail.tasks.contract import Choice, ModelRequest, name_model, precision_reason
 from vitrail.tasks.labelling.dataset import TextDataset
 from vitrail.tasks.labelling.settings import LabellingExperiment, TextDataSettings
 from vitrail.train.machine import Machine
@@ -23,23 +23,18 @@ def choose(
     """Return an experiment with one step, and every choice in it with its reason.
 
     Args:
-        request: what the user asks of the model.
         pretrained: initial weights; their model is used.
-
-    Raises:
-        ConfigError: there is no model of that name, or the weights are another model's.
     """
     count = len(dataset.train)
     wanted = {"num_classes": len(dataset.class_names), "labels": dataset.labels}
+    why = "two blocks of attention suit thousands of texts"
+    name, reason = name_model(pretrained, request.name, "text_transformer", why)
     config: LabellingModelConfig
     if pretrained is not None:
-        name, reason = name_of_weights(pretrained, request.name), "the model of the weights"
         config = pretrained.config.with_changes(wanted)
         optim = OptimSettings(name="adamw", learning_rate=1e-4, weight_decay=0.01)
         optim_reason = "fine-tuning changes learned weights little"
     else:
-        name = request.name or "text_transformer"
-        reason = "you asked for it" if request.name else "two blocks of attention suit thousands of texts"
         config = request.configure(name, **wanted)
         optim = OptimSettings(name="adamw", learning_rate=2e-3, betas=(0.9, 0.98))
         optim_reason = "most weights are embeddings, which AdamW moves word by word"

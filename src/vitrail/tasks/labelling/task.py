@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 from vitrail.core.config import Config
 from vitrail.core.errors import DataError
@@ -40,9 +40,7 @@ THINGS = {"sentence": "text", "words": "word"}  # what has a label
 class TextAccuracy(Accuracy):
     """Accuracy over texts or words, and McNemar's test of those on which two models disagree."""
 
-    def shared_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return positions that all mixers support; rotary ones need attention."""
-        return {} if "model.name" in settings else {"model.positions": "sinusoidal"}
+    shared_settings = MappingProxyType({"model.positions": "sinusoidal"})  # rotary ones need attention
 
 
 class LabellingTask(contract.Task):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.contract import Choice, ModelRequest, name_of_weights, precision_reason
+from vitrail.tasks.contract import Choice, ModelRequest, name_model, precision_reason
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
 from vitrail.train.machine import Machine
@@ -35,11 +35,7 @@ def choose(
     """Return an experiment with one step, and every choice in it with its reason.
 
     Args:
-        request: what the user asks of the model.
         pretrained: initial weights; their model is used.
-
-    Raises:
-        ConfigError: there is no model of that name, or the weights are another model's.
     """
     scale = _choose_scale(len(dataset.train), request.name, pretrained)
     chosen = {name: value for name, value in scale.changes.items() if request.get(name) is None}
@@ -80,14 +76,12 @@ def choose(
 
 
 def _choose_scale(num_pairs: int, model: str | None, pretrained: LoadedModel | None) -> Scale:
-    if pretrained is not None:
-        name = name_of_weights(pretrained, model)
-        size = pretrained.config.target_vocabulary_size
-        return Scale(name, {}, size, "the model of the weights")
     if num_pairs < FEW_PAIRS:
         scale = Scale("transformer_tiny", SMALL_CORPUS, 2000, "few pairs: the smallest model")
     elif num_pairs < MANY_PAIRS:
         scale = Scale("transformer_tiny", SMALL_CORPUS, 6000, "a small corpus: the small model")
     else:
         scale = Scale("transformer_base", {}, 32_000, "a large corpus: the base model")
-    return scale if model is None else scale._replace(model=model, changes={}, reason="you asked for it")
+    name, reason = name_model(pretrained, model, scale.model, scale.reason)
+    size = pretrained.config.target_vocabulary_size if pretrained else scale.vocabulary_size
+    return scale if reason == scale.reason else Scale(name, {}, size, reason)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -350,10 +351,7 @@ class Bleu(ComparisonMetric):
 
     score = "bleu"
     least_resamples = NUM_RESAMPLES
-
-    def shared_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return positions that all mixers support; the rotary ones of small corpora need attention."""
-        return {} if "model.name" in settings else {"model.positions": "sinusoidal"}
+    shared_settings = MappingProxyType({"model.positions": "sinusoidal"})  # rotary ones need attention
 
     def read(self, folder: Path) -> Translations:
         report = Report.load(folder / "report.json")

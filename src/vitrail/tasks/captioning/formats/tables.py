@@ -227,11 +227,6 @@ def find_unread(path: Path) -> DataError | None:
     return None
 
 
-def read_saved(path: Path) -> RawCaptions:
-    """Read a saved data set; ``DataError`` if it is damaged or has no recognised columns."""
-    return _convert(load_saved(path))
-
-
 def read_by_name(name: str) -> RawCaptions:
     """Read a data set by its hub name ``owner/name``; the local cache needs no network."""
     return _convert(load_named(name, lambda datasets: datasets.load_dataset(name)))
@@ -267,7 +262,7 @@ FORMATS = (
         layout="a folder that save_to_disk of the package datasets wrote, with columns of images and "
         "captions",
         recognises=lambda path: any(map(are_captions, saved_features(path))),
-        read=read_saved,
+        read=lambda path: _convert(load_saved(path)),
         rank=5,
     ),
 )

@@ -162,7 +162,7 @@ def _join(
             _, columns, _ = find_columns(_named(table), languages, table.path.name)
             pairs = [*zip(*(_texts(table, column) for column in columns), table.names, strict=True)]
             inside = rows_by_split(table.columns, table.names.__getitem__) if [*tables] == ["train"] else {}
-            for named, indices in (inside or {split: range(len(pairs))}).items():
+            for named, indices in (inside or {split: [*range(len(pairs))]}).items():
                 rows.setdefault(named, []).extend(pairs[index] for index in indices)
         if not any(table.names for table in part):
             raise DataError(
