@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -336,11 +338,11 @@ def _smaller(experiment: Experiment) -> str:
 
 
 def _load_s(source: SampleSource) -> float:
-    """Measure how long one sample takes to load: decoding of images that no cache holds."""
-    started, count = time.monotonic(), 0
+    """Measure how long one sample takes to load, such as an image that no cache holds; the median of some."""
+    moments = [time.monotonic()]
     for index in range(0, len(source), max(1, len(source) // PROBED_SAMPLES)):
         source.load(index, None)
-        count += 1
-        if time.monotonic() - started > PROBING_S:
+        moments.append(time.monotonic())
+        if moments[-1] > moments[0] + PROBING_S:
             break
-    return (time.monotonic() - started) / max(1, count)
+    return statistics.median([after - before for before, after in itertools.pairwise(moments)] or [0.0])
