@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 _MOST_LISTED = 10  # names in a message
@@ -59,6 +60,16 @@ def missing_package(
         expected=f"{package} beside vitrail",
         remedy=f"Install it with: pip install 'vitrail[{extra}]'",
     )
+
+
+def import_optional(
+    module: str, needed: str, package: str, extra: str, error: type[VitrailError] = ConfigError
+) -> Any:
+    """Return a module of an optional package, or raise the error for one that is not installed."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise missing_package(needed, package, extra, error) from None
 
 
 def did_you_mean(

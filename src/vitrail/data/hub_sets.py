@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail.core.errors import DataError, missing_package, one_line
+from vitrail.core.errors import DataError, import_optional, one_line
 from vitrail.core.hub import without_waiting
 from vitrail.data.findings import Finding, about
 from vitrail.data.splits import SPLIT_NAMES, SplitName
@@ -174,11 +174,7 @@ def import_datasets(name: str) -> Any:
     Raises:
         DataError: it is not installed.
     """
-    try:
-        import datasets
-    except ImportError:
-        raise missing_package(f"{name!r} needs", "datasets", "data", DataError) from None
-    return datasets
+    return import_optional("datasets", f"{name!r} needs", "datasets", "data", DataError)
 
 
 def _by_split(loaded: Any, name: str) -> HubSet:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import DataError, missing_package, one_line
+from vitrail.core.errors import DataError, import_optional, one_line
 from vitrail.data.file_places import forms_of, is_image_name
 from vitrail.data.findings import Finding, about, counted
 from vitrail.data.splits import SplitName, leading_split, rows_by_split
@@ -402,12 +402,9 @@ def arrow_columns(
 
 
 def _read_parquet(path: Path, wanted: Callable[[str, Any], bool], flattened: str) -> Table:
+    parquet = import_optional("pyarrow.parquet", f"reading {path} needs", "pyarrow", "data", DataError)
     try:
-        import pyarrow.parquet
-    except ImportError:
-        raise missing_package(f"reading {path} needs", "pyarrow", "data", DataError) from None
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
+        file = parquet.ParquetFile(path)
         schema = file.schema_arrow
         names = [name for name in schema.names if name == flattened or wanted(name, schema.field(name).type)]
         content = file.read(columns=names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import socket
 from collections.abc import Callable, Iterable
@@ -10,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vitrail.core.errors import ConfigError, missing_package
+from vitrail.core.errors import ConfigError, import_optional
 from vitrail.engines.export.package import is_package
 from vitrail.engines.loading import find_model_folder
 from vitrail.models.weights.published import is_published
@@ -74,7 +73,8 @@ def serve(
     """
     settings = settings or ServeSettings()
     named = name_sources(sources)
-    check_packages()
+    for package in NEEDED:
+        import_optional(package, "the server needs", package.replace("_", "-"), "serve")
     for source in named.values():
         if not is_published(source) and not is_package(source):
             find_model_folder(Path(source))  # a misspelt path stops the command, not only its model
@@ -132,19 +132,6 @@ def name_sources(sources: Iterable[str | Path]) -> dict[str, str]:
             "no model was named", expected="one or more run directories", remedy="Name one, such as runs/NAME"
         )
     return named
-
-
-def check_packages() -> None:
-    """Check that the server's packages are installed.
-
-    Raises:
-        ConfigError: one is missing.
-    """
-    for name in NEEDED:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            raise missing_package("the server needs", name.replace("_", "-"), "serve") from None
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import ConfigError, missing_package
+from vitrail.core.errors import ConfigError, import_optional
 from vitrail.models.decoding import Hypothesis, PenaltyForm
 
 NUM_RESAMPLES = 1000  # Koehn 2004, Statistical Significance Tests for Machine Translation, section 3
@@ -141,11 +141,7 @@ def sign_scoring(signature: str) -> str:
 
 def import_sacrebleu(extra: str) -> Any:
     """Return sacrebleu's metrics; ``ConfigError`` names the extra of vitrail that installs it."""
-    try:
-        import sacrebleu.metrics
-    except ImportError:
-        raise missing_package(NEEDED, "sacrebleu", extra) from None
-    return sacrebleu.metrics
+    return import_optional("sacrebleu.metrics", NEEDED, "sacrebleu", extra)
 
 
 class Scored(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
-from vitrail.core.errors import CheckpointError, ConfigError, DataError, missing_package
+from vitrail.core.errors import CheckpointError, ConfigError, DataError, import_optional
 from vitrail.data.text.subword_sampling import SubwordKind, SubwordSampler, to_utf8
 
 PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID = range(4)
@@ -292,11 +292,7 @@ def unusable(fault: str, expected: str) -> CheckpointError:
 
 def import_sentencepiece() -> Any:
     """Return the library sentencepiece; ``ConfigError`` if it is not installed."""
-    try:
-        import sentencepiece
-    except ImportError:
-        raise missing_package("subwords need", "sentencepiece", "translation") from None
-    return sentencepiece
+    return import_optional("sentencepiece", "subwords need", "sentencepiece", "translation")
 
 
 def import_tokenizers(whose: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import re
 import tempfile
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
-from vitrail.core.errors import ConfigError, missing_package
+from vitrail.core.errors import ConfigError, import_optional
 from vitrail.engines.contract import Inputs, Outputs
 from vitrail.engines.export.package import MODEL_FILES, PortSpec, Precision
 from vitrail.engines.export.tracing import Traced, quiet
@@ -231,11 +230,7 @@ def check_installed(packages: Sequence[str], *, extra: str, use: str) -> None:
         ConfigError: one is not installed; the extra that brings them is named.
     """
     for name in packages:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            needed = f"this format is {use} {', '.join(packages)} and needs"
-            raise missing_package(needed, name, extra) from None
+        import_optional(name, f"this format is {use} {', '.join(packages)} and needs", name, extra)
 
 
 def unsupported(engine: str, error: BaseException) -> ConfigError:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vitrail.core.errors import CheckpointError, check_name
+from vitrail.core.errors import CheckpointError, check_name, import_optional
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
@@ -261,15 +261,7 @@ def _read_onnx(content: bytes, name: str) -> State:
     Raises:
         CheckpointError: onnx is not installed.
     """
-    try:
-        import onnx
-        import onnx.numpy_helper
-    except ImportError:
-        raise CheckpointError(
-            f"reading the weights of {name} needs the package onnx, which is not installed",
-            expected="onnx beside vitrail",
-            remedy=f"Install it with: pip install 'vitrail[{name}]'",
-        ) from None
+    onnx = import_optional("onnx", f"reading the weights of {name} needs", "onnx", name, CheckpointError)
     graph = onnx.load_from_string(content).graph
     # Arrays that map the file's memory must not be written to.
     return {

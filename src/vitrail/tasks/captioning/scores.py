@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from vitrail.core.config import Config
-from vitrail.core.errors import DataError, missing_package
+from vitrail.core.errors import DataError, import_optional
 from vitrail.data.text.words import caption_words
 from vitrail.report.significance import resample_corpus
 from vitrail.tasks.contract import ComparisonMetric
@@ -163,11 +163,8 @@ def reference_streams(references: Sequence[Sequence[str]]) -> list[list[str | No
 
 def rouge_of_each(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
     """Return ROUGE-L's F1 of each image with its nearest reference; texts are space-separated words."""
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError:
-        raise missing_package(NEEDED, "rouge-score", EXTRA) from None
-    scorer = RougeScorer([ROUGE], tokenizer=SimpleNamespace(tokenize=str.split))
+    rouge_scorer = import_optional("rouge_score.rouge_scorer", NEEDED, "rouge-score", EXTRA)
+    scorer = rouge_scorer.RougeScorer([ROUGE], tokenizer=SimpleNamespace(tokenize=str.split))
     pairs = zip(captions, references, strict=True)
     return [float(scorer.score_multi(texts, caption)[ROUGE].fmeasure) for caption, texts in pairs]
 

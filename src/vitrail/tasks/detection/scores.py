@@ -7,7 +7,6 @@ gives, in COCO's files that of the object's outline, or else to that of the box.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from jaxtyping import Float64
 
 from vitrail.core.boxes import box_area, xyxy_to_xywh
 from vitrail.core.config import Config
-from vitrail.core.errors import missing_package
+from vitrail.core.errors import import_optional
 from vitrail.tasks.detection.detections import MAX_BOXES, UNCHOSEN_THRESHOLD, ConfidenceThreshold, ImageBoxes
 from vitrail.tasks.detection.errors import (
     ImageErrors,
@@ -97,10 +96,7 @@ class CocoCounts(NamedTuple):
 
 def import_coco_eval() -> Any:
     """Return the package that counts; ``ConfigError`` if it is not installed."""
-    try:
-        return import_module("faster_coco_eval")
-    except ImportError:
-        raise missing_package("scores of detectors need", "faster-coco-eval", "detection") from None
+    return import_optional("faster_coco_eval", "scores of detectors need", "faster-coco-eval", "detection")
 
 
 def count_boxes(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool = False) -> CocoCounts:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from vitrail.core.errors import CheckpointError, ConfigError, VitrailError, missing_package
+from vitrail.core.errors import CheckpointError, ConfigError, VitrailError, import_optional
 from vitrail.data.text.subwords import PairVocabulary, Subwords
 from vitrail.engines.loading import CTRANSLATE2_FILE
 from vitrail.models import config_from_settings
@@ -142,12 +140,9 @@ def read_exported(folder: Path) -> ExportedTranslator:
         ) from error
 
 
-def import_engine() -> ModuleType:
+def import_engine() -> Any:
     """Return CTranslate2; ``ConfigError`` if it is not installed."""
-    try:
-        return import_module("ctranslate2")
-    except ImportError:
-        raise missing_package("this format needs", "ctranslate2", "ctranslate2") from None
+    return import_optional("ctranslate2", "this format needs", "ctranslate2", "ctranslate2")
 
 
 NUM_POSITIONS = 2048  # of sinusoidal positions; the engine truncates sources to 1,024 tokens

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from vitrail.core.config import Config
-from vitrail.core.errors import DataError, missing_package
+from vitrail.core.errors import DataError, import_optional
 from vitrail.data.text.languages import short_code
 from vitrail.report.significance import resample_corpus
 from vitrail.tasks.contract import ComparisonMetric
@@ -314,21 +314,17 @@ class MosesWords:
     """Part of the signature of scores."""
 
     def __init__(self, language: str) -> None:
-        try:
-            from sacremoses import MosesPunctNormalizer, MosesTokenizer
-            from sacremoses.corpus import NonbreakingPrefixes
-        except ImportError:
-            raise missing_package(NEEDED, "sacremoses", EXTRA) from None
+        sacremoses = import_optional("sacremoses", NEEDED, "sacremoses", EXTRA)
         code = short_code(language)
-        rules = NonbreakingPrefixes().available_langs.get(code)
+        rules = sacremoses.corpus.NonbreakingPrefixes().available_langs.get(code)
         self.signature = {
             "norm": "moses",
             "tok": f"moses-{rules}" if rules else f"moses-{FALLBACK}-for-{code or 'unknown'}",
             "sacremoses": version("sacremoses"),
         }
-        self._tokenizer = MosesTokenizer(lang=rules or FALLBACK)
+        self._tokenizer = sacremoses.MosesTokenizer(lang=rules or FALLBACK)
         # The Python port differs from the script in a few quotes unless it is asked to agree.
-        self._normalizer = MosesPunctNormalizer(lang=rules or FALLBACK, perl_parity=True)
+        self._normalizer = sacremoses.MosesPunctNormalizer(lang=rules or FALLBACK, perl_parity=True)
 
     def __call__(self, text: str) -> str:
         """Return space-separated words, with special characters escaped as in Moses."""

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import torch
 
 from vitrail.core.boxes import xyxy_to_cxcywh
-from vitrail.core.errors import DataError, missing_package
+from vitrail.core.errors import DataError, import_optional
 from vitrail.data.file_places import (
     existing,
     first_entries,
@@ -129,10 +129,7 @@ def looks_like_config(path: Path) -> bool:
 
 def load_config(path: Path) -> YoloConfig:
     """Read a YAML file."""
-    try:
-        import yaml
-    except ImportError:
-        raise missing_package(f"reading {path} needs", "pyyaml", "detection", DataError) from None
+    yaml = import_optional("yaml", f"reading {path} needs", "pyyaml", "detection", DataError)
 
     def faulty(given: str, expected: str) -> DataError:
         return DataError(f"{path} {given}", expected=expected, remedy="Correct the file")
