@@ -7,6 +7,7 @@ Saved data sets and those of the hub become the same ``Table``s. A task says whi
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections import Counter
@@ -50,6 +51,7 @@ OF_TEXTS = (
     "(en, de)"
 )
 DELIMITERS = ",;|\t"  # spreadsheets write .csv in several ways
+csv.field_size_limit(2**31 - 1)  # a text may be long; Python's limit is 131,072 characters
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,6 @@ def read_table(
     except DataError:
         raise
     except (OSError, ValueError) as error:
-        if isinstance(error, UnicodeDecodeError):
-            check_encoding(error.object[:2], f"{path}")
         remedy = "Write the file again, or remove it"
         raise _unreadable(path, error, f"a complete {path.suffix} file", remedy) from None
 
@@ -424,8 +424,7 @@ def _read_parquet(path: Path, wanted: Callable[[str, Any], bool], flattened: str
 
 
 def _read_json_lines(path: Path) -> Table:
-    with path.open(encoding="utf-8-sig") as lines:
-        rows = [row for _, row in json_objects(lines, path)]
+    rows = [row for _, row in json_objects(_strict_lines(path), path)]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
     fields = {name: sorted({key for cell in cells for key in _keys(cell)}) for name, cells in columns.items()}
@@ -490,9 +489,15 @@ def _keys(value: Any) -> list[str]:
     return []
 
 
+def _strict_lines(path: Path) -> list[str]:
+    """Read lines with their ends; ``ValueError`` if a byte is not UTF-8."""
+    content = path.read_bytes()
+    check_encoding(content, f"{path}")
+    return list(io.StringIO(content.decode("utf-8-sig"), newline=""))
+
+
 def _read_delimited(path: Path, joins_rest: bool) -> Table:
-    with path.open(newline="", encoding="utf-8-sig") as opened:
-        lines = list(opened)
+    lines = _strict_lines(path)
     delimiter = max("\t,;|", key=next(iter(lines), "").count)
     spans = [span for span in _quoted_rows(lines, delimiter, path) if any(cell.strip() for cell in span[2])]
     names = name_columns([cells for _, _, cells in spans[:LOOKED_AT]])

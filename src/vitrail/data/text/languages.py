@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding
+from vitrail.data.text.lines import REPLACEMENT
 
 Languages = tuple[str, str]
 """Codes of the source and the target language."""
@@ -120,13 +121,17 @@ def short_code(language: str) -> str:
 def language_of(text: str) -> str | None:
     """Return the code of a language that is named by it, or in words; None for another text.
 
-    >>> language_of("pt_BR"), language_of("English "), language_of("Fran\u00e7ais"), language_of("row")
-    ('pt_BR', 'en', 'fr', None)
+    >>> [language_of(name) for name in ("pt_BR", "English ", "Fran\u00e7ais", "Fran\ufffdais", "row")]
+    ['pt_BR', 'en', 'fr', 'fr', None]
     """
     if is_language(text):
         return text
     letters = unicodedata.normalize("NFKD", text).strip().casefold()
-    return CODE_OF_NAME.get("".join(each for each in letters if not unicodedata.combining(each)))
+    plain = "".join(each for each in letters if not unicodedata.combining(each))
+    if REPLACEMENT in plain:  # in another encoding, such as Windows-1252
+        pattern = re.escape(plain).replace(REPLACEMENT, ".")
+        return next((code for name, code in CODE_OF_NAME.items() if re.fullmatch(pattern, name)), None)
+    return CODE_OF_NAME.get(plain)
 
 
 def is_language(text: str) -> bool:

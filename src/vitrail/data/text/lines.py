@@ -29,12 +29,14 @@ def read_lines(path: Path) -> list[str]:
 
 
 def check_encoding(content: bytes, what: str) -> None:
-    """Refuse text that begins with a byte order mark of UTF-16."""
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+    """Refuse text in UTF-16, by its byte order mark or the zero byte of its first letter."""
+    is_marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if is_marked or b"\0" in content[:2]:
+        order = "" if is_marked else "BE" if content.startswith(b"\0") else "LE"
         raise DataError(
             f"{what} is encoded as UTF-16",
             expected="text encoded as UTF-8",
-            remedy="Convert it, such as with: iconv -f UTF-16 -t UTF-8",
+            remedy=f"Convert it, such as with: iconv -f UTF-16{order} -t UTF-8",
         )
 
 
