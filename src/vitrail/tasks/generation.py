@@ -6,11 +6,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError, import_optional
 from vitrail.models.decoding import Hypothesis, PenaltyForm
 
@@ -144,27 +145,32 @@ def import_sacrebleu(extra: str) -> Any:
     return import_optional("sacrebleu.metrics", NEEDED, "sacrebleu", extra)
 
 
-class Scored(NamedTuple):
-    """A corpus score of sacrebleu, from 0 to 100."""
+class CorpusScore(Config):
+    """One corpus-level score."""
 
-    found: Any
-    """As sacrebleu returns it."""
     score: float
+    """From 0 to 100, higher is better."""
     lower: float | None
-    """Lower end of the 95 % interval, by bootstrap over texts; None if not computed."""
+    """Ends of the 95 % interval, by bootstrap over texts; null if not computed."""
     upper: float | None
-    signature: Any
+    signature: str
+    """What must agree for scores to be comparable, in the manner of sacreBLEU."""
 
 
 def score_corpus(
-    metric: Any, hypotheses: Sequence[str], references: Sequence[Sequence[str | None]], num_resamples: int
-) -> Scored:
-    """Score texts with a metric of sacrebleu.
+    metric: Any,
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str | None]],
+    num_resamples: int,
+    **signed: str,
+) -> tuple[Any, CorpusScore]:
+    """Score texts with a metric of sacrebleu; return what it returns, and the score as it is stored.
 
     Args:
         references: the first reference of every text, then the second, ...
         num_resamples: of the bootstrap; 0 computes no interval, nor is there one above ``MAX_RESAMPLED``
             texts.
+        signed: further parts of the signature.
     """
     streams = [list(stream) for stream in references]
     resamples = num_resamples if len(hypotheses) <= MAX_RESAMPLED else 0
@@ -174,13 +180,16 @@ def score_corpus(
         resamples = 0
         found = metric.corpus_score(list(hypotheses), streams)
     signature = metric.get_signature()
+    for key, value in signed.items():
+        signature.update(key, value)
     lower = upper = None
     if resamples > 1:
         # The interval is public in the printed forms only, and left out for a score of 0.
         shown = json.loads(found.format(width=6, signature=str(signature), is_json=True))
         centre, half = shown.get("confidence_mean", 0.0), shown.get("confidence_var", 0.0)
         lower, upper = max(0.0, centre - half), min(100.0, centre + half)
-    return Scored(found, percent(found), lower, upper, signature)
+    score = CorpusScore(score=percent(found), lower=lower, upper=upper, signature=str(signature))
+    return found, score
 
 
 def percent(found: Any) -> float:

@@ -108,15 +108,15 @@ def caption_scores(
         score_corpus(caption_bleu(order), written, streams, num_resamples if order == ORDERS[-1] else 0)
         for order in ORDERS
     ]
-    last = bleu[-1]
+    found, last = bleu[-1]
     lower, upper = (None if end is None else end / 100 for end in (last.lower, last.upper))
     return CaptionScores(
-        bleu=tuple(each.score / 100 for each in bleu),
+        bleu=tuple(each.score / 100 for _, each in bleu),
         bleu4_lower=lower,
         bleu4_upper=upper,
         cider=statistics.fmean(cider),
         rouge_l=statistics.fmean(rouge_of_each(written, wanted)),
-        length_ratio=last.found.ratio,
+        length_ratio=found.ratio,
         num_images=len(written),
         signature=f"words:lower-case,no punctuation|{last.signature}|cider:D,own idf|rougeL:F1,best",
     )

@@ -13,9 +13,8 @@ from vitrail.report.page import section, table
 from vitrail.report.plots import bar_plot
 from vitrail.report.sections import RunRecord, headline, plots_in_row, training_section, write_run_page
 from vitrail.tasks.contract import Diagnosis
-from vitrail.tasks.generation import generation_tiles, rank_rows, text_problems
+from vitrail.tasks.generation import CorpusScore, generation_tiles, rank_rows, text_problems
 from vitrail.tasks.translation.scores import (
-    CorpusScore,
     LengthBucket,
     TranslatedSentence,
     TranslationTables,

@@ -27,7 +27,7 @@ from vitrail.tasks.contract import ComparisonMetric
 from vitrail.tasks.generation import (
     NEEDED,
     NUM_RESAMPLES,
-    Scored,
+    CorpusScore,
     import_sacrebleu,
     percent,
     score_corpus,
@@ -42,23 +42,6 @@ TYPICAL_WORDS = range(6, 19)  # of a source sentence; shorter ones say little, l
 FALLBACK = "en"  # the fallback of Moses' own tokenizer.perl
 
 _log = logging.getLogger(__name__)
-
-
-class CorpusScore(Config):
-    """One corpus-level score."""
-
-    score: float
-    """From 0 to 100, higher is better."""
-    lower: float | None
-    """Ends of the 95 % interval, by bootstrap over sentences; null if not computed."""
-    upper: float | None
-    signature: str
-    """What must agree for scores to be comparable, in the manner of sacreBLEU."""
-
-    @classmethod
-    def of(cls, scored: Scored) -> CorpusScore:
-        _, score, lower, upper, signature = scored
-        return cls(score=score, lower=lower, upper=upper, signature=str(signature))
 
 
 class CorpusScores(Config):
@@ -140,16 +123,16 @@ def corpus_scores(
         100.0
     """
     check_counts(hypotheses=hypotheses, references=references)
-    bleu = score_corpus(bleu_metric(language, tokenised), hypotheses, [references], num_resamples)
-    chrf = score_corpus(import_sacrebleu(EXTRA).CHRF(), hypotheses, [references], num_resamples)
+    found, bleu = score_corpus(bleu_metric(language, tokenised), hypotheses, [references], num_resamples)
+    _, chrf = score_corpus(import_sacrebleu(EXTRA).CHRF(), hypotheses, [references], num_resamples)
     form: dict[str, Any] = {"language": language, "tokenised": tokenised, "num_resamples": num_resamples}
     return CorpusScores(
-        bleu=CorpusScore.of(bleu),
-        chrf=CorpusScore.of(chrf),
+        bleu=bleu,
+        chrf=chrf,
         bleu_tokenised=tokenised_bleu(hypotheses, references, **form) if with_tokenised_bleu else None,
-        precisions=tuple(map(float, bleu.found.precisions)),
-        brevity_penalty=bleu.found.bp,
-        length_ratio=bleu.found.ratio,
+        precisions=tuple(map(float, found.precisions)),
+        brevity_penalty=found.bp,
+        length_ratio=found.ratio,
         num_sentences=len(hypotheses),
     )
 
@@ -173,12 +156,10 @@ def tokenised_bleu(
     metrics = import_sacrebleu(EXTRA)
     metric = metrics.BLEU(lowercase=True, tokenize="none", smooth_method="none", force=True)
     if tokenised:
-        return CorpusScore.of(score_corpus(metric, hypotheses, [references], num_resamples))
+        return score_corpus(metric, hypotheses, [references], num_resamples)[1]
     words = MosesWords(language)
-    found = score_corpus(metric, [*map(words, hypotheses)], [[*map(words, references)]], num_resamples)
-    for key, value in words.signature.items():
-        found.signature.update(key, value)
-    return CorpusScore.of(found)
+    texts = [*map(words, hypotheses)], [[*map(words, references)]]
+    return score_corpus(metric, *texts, num_resamples, **words.signature)[1]
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
