@@ -30,9 +30,6 @@ class WrittenTexts:
 
     Samples are kept in source order and without duplicates, so that scores are independent of batch size and
     number of processes.
-
-    Args:
-        names: of the texts of each sample.
     """
 
     def __init__(self, *names: str) -> None:
@@ -114,11 +111,6 @@ def nothing_to_show(config: Any, read: str, command: str) -> ConfigError:
 
 def sign_search(beam_size: int, length_penalty: float, penalty_form: PenaltyForm, longest: str) -> str:
     """Describe the search for a score's signature.
-
-    Args:
-        beam_size: 1 for greedy search, on which the length penalty has no effect.
-        penalty_form: of the length penalty; ``power`` is not named.
-        longest: the length limit of a text.
 
     >>> sign_search(5, 0.7, "power", "at most 30 tokens")
     'beam 5, length penalty 0.7, at most 30 tokens'
@@ -212,13 +204,7 @@ def typical_rows(rows: Sequence[Any], score: str, count: int) -> list[Any]:
 def text_problems(
     bleu: float, pairs: Sequence[tuple[str, str]], cut_off: float, *, name: str
 ) -> tuple[str, ...]:
-    """Say what is wrong with written texts: nothing right, all the same, or without an end.
-
-    Args:
-        bleu: of 100.
-        pairs: each text with its first reference.
-        name: what was written, in the plural.
-    """
+    """Say what is wrong with written texts: nothing right (of a BLEU of 100), all the same, or endless."""
     problems = []
     if bleu < LEAST_BLEU:
         problems.append(f"BLEU is about 0: hardly any phrase of the {name} is in their references.")
@@ -234,14 +220,7 @@ def text_problems(
 def generation_tiles(
     scores: Mapping[str, float], length_ratio: float, *, token: str, reference: str, texts: str
 ) -> list[tuple[str, str, str]]:
-    """Return the report's tiles of perplexity, length and texts that were cut off.
-
-    Args:
-        scores: the headline scores.
-        token: what the perplexity counts.
-        reference: what the length is compared with.
-        texts: what was written, in the plural.
-    """
+    """Return the report's tiles of perplexity, length and texts that were cut off."""
     tiles = []
     if "nll" in scores:
         perplexity = scores.get("perplexity", math.exp(min(scores["nll"], LARGEST_EXPONENT)))

@@ -162,10 +162,6 @@ def choose_languages(
 ) -> tuple[Languages, tuple[Finding, ...]]:
     """Choose source and target language; also return a finding if they were not requested.
 
-    Args:
-        available: the languages in their order on disk.
-        where: what holds them, for messages.
-
     Raises:
         DataError: a requested one is missing, or there are too few, or too many to choose from.
     """

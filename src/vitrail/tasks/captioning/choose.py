@@ -41,10 +41,8 @@ def choose(
     """Return an experiment with one step, and every choice in it with its reason.
 
     Args:
-        request: what the user asks of the model.
         start: initial weights; a captioner's model is used, an image model becomes the encoder, frozen unless
             ``model.encoder_frozen`` says otherwise.
-        asked: the user's other settings.
 
     Raises:
         ConfigError: there is no model of that name, the weights are another model's, or rewards are to train

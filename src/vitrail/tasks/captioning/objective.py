@@ -44,13 +44,7 @@ class CaptionBatch(TensorBatch):
 
 
 class CaptionObjective:
-    """Collation, loss and evaluation of a captioner.
-
-    Args:
-        settings: of the loss and of decoding.
-        augment: of training images, in batches.
-        beam_size: for evaluation; greedy by default.
-    """
+    """Collation, loss and evaluation of a captioner."""
 
     best_by: tuple[str, Literal["max", "min"]] = ("bleu4", "max")
     unit = "tokens"
@@ -191,13 +185,7 @@ def find_captions(
     beam_size: int,
     num_best: int = 1,
 ) -> list[list[Hypothesis]]:
-    """Return the best hypotheses for each image; unknown words are never generated.
-
-    Args:
-        images: normalised images or encoder features, on the model's device.
-        settings: length penalty, its form, and maximum length.
-        beam_size: 1 decodes greedily; at least ``num_best``.
-    """
+    """Return the best hypotheses for each image; unknown words are never generated."""
     return beam_search(
         model,
         model.start(images),

@@ -47,12 +47,7 @@ STYLE = (
 def write_caption_report(
     path: Path, record: RunRecord, split: CaptionSplit, explained: Sequence[Explanation]
 ) -> None:
-    """Write the report as one self-contained HTML file.
-
-    Args:
-        split: the scored images.
-        explained: typical images.
-    """
+    """Write the report as one self-contained HTML file."""
     tables = CaptionTables.from_tree(record.report.tables)
     history = record.history()
     worst_first = rank_rows(tables.images, "cider")[:NUM_SHOWN]

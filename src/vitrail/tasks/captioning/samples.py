@@ -110,10 +110,6 @@ def keep_features(
 
     The file name is a hash of the images, preprocessing, encoder settings, weights and precision, so that
     other trainings can reuse it.
-
-    Args:
-        model: a captioner with a frozen encoder; not modified.
-        precision: of the encoder's matrix products, as where it runs at every step.
     """
     encoder = model.encoder
     num_patches = encoder.grid[0] * encoder.grid[1]

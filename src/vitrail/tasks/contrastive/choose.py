@@ -19,11 +19,7 @@ AUGMENT = AugmentSettings(min_crop_area=0.6, flip=True, colour=0.1)
 def choose(
     dataset: CaptionDataset, machine: Machine, request: ModelRequest, *, pretrained: LoadedModel | None = None
 ) -> tuple[ContrastiveExperiment, list[Choice]]:
-    """Return an experiment with one step, and every choice in it with its reason.
-
-    Args:
-        pretrained: initial weights; their model is used.
-    """
+    """Return an experiment with one step, and every choice in it with its reason."""
     name, reason = name_model(pretrained, request.name, SMALL, "the small model of images and texts")
     config = pretrained.config if pretrained else request.configure(name)
     image_size = config.image_size

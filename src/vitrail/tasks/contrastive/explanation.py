@@ -27,11 +27,6 @@ def explain_pixels(
     """Compare a prepared image with texts in the role of classes.
 
     The scores are the softmax of the scaled cosines; a single text has its cosine in the title instead.
-
-    Args:
-        pixels: of the model's input size, as from ``ImageTextEncoder.read``.
-        texts: without duplicates.
-        embeddings: of the texts, normalised.
     """
     vectors = embeddings.to(encoder.device).clone()  # a copy outside inference mode, for gradients
     # Models with an image tower of their own are traced layer by layer, others by gradients and occlusion.

@@ -40,13 +40,7 @@ class ImageTextBatch(TensorBatch):
 
 
 class ContrastiveObjective:
-    """Collation, contrastive loss and retrieval evaluation.
-
-    Args:
-        preprocessing: turns uint8 images into model input.
-        augment: batch-wise augmentation, without mixing.
-        pad_id: padding token.
-    """
+    """Collation, contrastive loss and retrieval evaluation."""
 
     best_by: tuple[str, Literal["max", "min"]] = ("mean_recall", "max")
     unit = "images"
@@ -213,8 +207,6 @@ def retrieval_ranks(
     """Rank by dot products; ties count against the correct match.
 
     Args:
-        images: normalised embeddings.
-        texts: likewise, at least one per image.
         image_of_text: index of each text's image.
 
     >>> images, texts = torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.9, 0.1]])

@@ -101,11 +101,7 @@ class ImageTextEncoder:
 
     @torch.inference_mode()
     def embed_rows(self, rows: Sequence[Sequence[int]]) -> Float[Tensor, "texts dim"]:
-        """Return normalised float32 embeddings on the CPU.
-
-        Args:
-            rows: subwords of each text between begin and end, up to the model's maximum length.
-        """
+        """Return normalised float32 embeddings, on the CPU, of subwords between begin and end."""
         found = [torch.empty(0, self.config.embedding_dim)]
         for start in range(0, len(rows), TEXTS_AT_ONCE):
             tokens, lengths = join_rows(rows[start : start + TEXTS_AT_ONCE], pad_id=self.subwords.pad_id)
@@ -114,11 +110,7 @@ class ImageTextEncoder:
 
     @torch.inference_mode()
     def embed_pixels(self, pixels: UInt8[Tensor, "images 3 height width"]) -> Float[Tensor, "images dim"]:
-        """Return normalised float32 embeddings on the CPU.
-
-        Args:
-            pixels: as from ``read``.
-        """
+        """Return normalised float32 embeddings on the CPU."""
         found = [torch.empty(0, self.config.embedding_dim)]
         for part in pixels.split(self.batch_size) if len(pixels) else ():
             images = self.preprocessing.normalise(part.to(self.device))

@@ -20,11 +20,7 @@ CPU_TOKENS, ACCELERATOR_TOKENS = 2048, 8192
 def choose(
     dataset: TextDataset, machine: Machine, request: ModelRequest, *, pretrained: LoadedModel | None = None
 ) -> tuple[LabellingExperiment, list[Choice]]:
-    """Return an experiment with one step, and every choice in it with its reason.
-
-    Args:
-        pretrained: initial weights; their model is used.
-    """
+    """Return an experiment with one step, and every choice in it with its reason."""
     count = len(dataset.train)
     wanted = {"num_classes": len(dataset.class_names), "labels": dataset.labels}
     why = "two blocks of attention suit thousands of texts"

@@ -37,11 +37,7 @@ class TextBatch(TensorBatch):
 
 
 class LabellingObjective:
-    """Collation, loss and evaluation of a model that labels texts.
-
-    Args:
-        label_smoothing: probability mass spread evenly over all labels (Szegedy et al. 2016, section 7).
-    """
+    """Collation, loss and evaluation of a model that labels texts."""
 
     unit = "labels"
 

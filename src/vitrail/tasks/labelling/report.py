@@ -25,13 +25,7 @@ STYLE = ".words svg{max-width:none}.words figure{overflow-x:auto}"
 def write_labelling_report(
     path: Path, record: RunRecord, test: TextSplit, explained: Sequence[Explanation], *, things: str
 ) -> None:
-    """Write the report as one self-contained HTML file.
-
-    Args:
-        test: the scored texts.
-        explained: some of them.
-        things: what has a label, in the plural.
-    """
+    """Write the report as one self-contained HTML file."""
     scores, spans = record.report.scores, []
     if "span_f1" in scores:
         remark = f"precision {scores['span_precision']:.1%}, recall {scores['span_recall']:.1%}"

@@ -32,11 +32,7 @@ class Scale(NamedTuple):
 def choose(
     dataset: PairDataset, machine: Machine, request: ModelRequest, *, pretrained: LoadedModel | None = None
 ) -> tuple[TranslationExperiment, list[Choice]]:
-    """Return an experiment with one step, and every choice in it with its reason.
-
-    Args:
-        pretrained: initial weights; their model is used.
-    """
+    """Return an experiment with one step, and every choice in it with its reason."""
     scale = _choose_scale(len(dataset.train), request.name, pretrained)
     chosen = {name: value for name, value in scale.changes.items() if request.get(name) is None}
     if any(request.get(name) not in (None, "attention") for name in ("mixer", "decoder_mixer")):

@@ -268,11 +268,7 @@ def check(proof: Proof) -> None:
 
 
 def rows_to_compare(translator: Translator, sentences: Sequence[str]) -> list[list[int]]:
-    """Return source subwords of the given sentences, or random ones if none are usable.
-
-    Args:
-        sentences: raw text; too long ones are left out.
-    """
+    """Return source subwords of the sentences that are not too long, or random ones without any."""
     encoded = translator.vocabulary.source.encode(translator.preprocessing.prepare(sentences))
     rows = [row for row in encoded if 0 < len(row) <= translator.max_source_length]
     if rows:

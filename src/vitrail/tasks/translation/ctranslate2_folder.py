@@ -43,10 +43,6 @@ class CTranslate2Decoder:
     The engine has one length limit per batch, that of the longest row; longer outputs are truncated to their
     own row's limit and keep the score of the whole.
 
-    Args:
-        folder: an export.
-        num_threads: per batch.
-
     Raises:
         ConfigError: the engine is not installed.
         CheckpointError: it cannot open the folder.

@@ -54,8 +54,6 @@ def translate_file(
         source: a UTF-8 file, gzipped if its name ends in ``.gz``; "-" or None for standard input.
         standard_output: a binary file, or ``sys.stdout.buffer``.
         tell: called with the line number, ``"error"`` or ``"warning"``, and the message.
-        output: a file to write instead of standard output, line by line.
-        batch_tokens: maximum subwords of a batch, including padding.
 
     Raises:
         ConfigError: a number is not positive, or the output is the file that is read.

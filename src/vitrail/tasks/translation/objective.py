@@ -45,13 +45,7 @@ class PairBatch(TensorBatch):
 
 
 class TranslationObjective:
-    """Collation, loss and evaluation of a translator.
-
-    Args:
-        preprocessing: applied to sentences before tokenisation.
-        label_smoothing: probability mass spread evenly over all subwords (Szegedy et al. 2016, section 7).
-        search: for evaluation; greedy by default.
-    """
+    """Collation, loss and evaluation of a translator."""
 
     best_by: tuple[str, Literal["max", "min"]] = ("bleu", "max")
     unit = "tokens"

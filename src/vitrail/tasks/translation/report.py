@@ -40,11 +40,7 @@ STYLE = (
 
 
 def write_translation_report(path: Path, record: RunRecord, alignments: Sequence[Explanation] = ()) -> None:
-    """Write the report as one self-contained HTML file.
-
-    Args:
-        alignments: of typical sentences; empty for a model without attention.
-    """
+    """Write the report as one self-contained HTML file."""
     tables = TranslationTables.from_tree(record.report.tables)
     history = record.history()
     parts = [

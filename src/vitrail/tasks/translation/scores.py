@@ -106,11 +106,7 @@ def corpus_scores(
     """Score translations against one reference each.
 
     Args:
-        hypotheses: plain text, or space-separated words.
-        references: in the same form.
         language: target language code, such as ``de``; selects the tokenisation.
-        tokenised: whether the texts are tokenised already.
-        with_tokenised_bleu: whether to compute ``tokenised_bleu`` as well.
         num_resamples: of the bootstrap, as for ``score_corpus``; none during training.
 
     Raises:
@@ -218,12 +214,7 @@ def bleu_by_length(
     tokenised: bool = False,
     bounds: Sequence[int] = LENGTH_BOUNDS,
 ) -> tuple[LengthBucket, ...]:
-    """Score sentences grouped by source length, as in Bahdanau et al. 2015, figure 2.
-
-    Args:
-        sources: their words are separated by spaces.
-        bounds: maximum words of each bucket but the last, ascending.
-    """
+    """Score sentences grouped by source length, as in Bahdanau et al. 2015, figure 2."""
     metric = bleu_metric(language, tokenised, force=True)
     rows_of: dict[int, list[int]] = {}
     for row, source in enumerate(sources):
@@ -246,11 +237,7 @@ def translation_tables(
     language: str,
     tokenised: bool = False,
 ) -> TranslationTables:
-    """Collect everything that a report says about a translator; arguments and errors as ``corpus_scores``.
-
-    Args:
-        indices: index of each sentence in its source.
-    """
+    """Collect everything that a report says about a translator; arguments and errors as ``corpus_scores``."""
     check_counts(sources=sources, hypotheses=hypotheses, references=references, indices=indices)
     scores = corpus_scores(
         hypotheses, references, language=language, tokenised=tokenised, with_tokenised_bleu=True
