@@ -9,7 +9,7 @@ import torch
 from making.small_exports import load_small, save_loaded, small_vit, write_package
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.engines.export.package import Package
-from vitrail.engines.loading import ModelInTorch, load_any, open_source
+from vitrail.engines.loading import ModelInTorch, load_any, load_once, load_start, open_source
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.merged import MergedViT
 from vitrail.tasks.classification.predictor import Predictor
@@ -40,6 +40,17 @@ def test_a_model_is_read_again_for_explanations_unless_it_was_given(tmp_path: Pa
     pairs = zip(model.parameters(), loaded.model.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
     assert ModelInTorch(loaded, CPU).get() is loaded.model
+
+
+def test_what_a_training_starts_from_is_read_once(tmp_path: Path) -> None:
+    save_loaded(tmp_path / "model", small_vit())
+    source = str(tmp_path / "model")
+
+    first = load_start(source, None, task="classification")
+
+    assert load_start(source, "vit_nano", task="classification") is first
+    load_once.cache_clear()
+    assert load_start(source, None, task="classification") is not first
 
 
 def test_a_predictor_merges_tokens_and_explains_over_all_patches() -> None:

@@ -136,6 +136,15 @@ def test_given_settings_go_before_the_automatic_choices(image_folder: Path) -> N
     assert reasons["train.seed"] == reasons["model.name"] == "you set it"
 
 
+def test_a_budget_beside_given_steps_is_said_to_have_no_effect(image_folder: Path) -> None:
+    (reason,) = (
+        choice.reason
+        for choice in prepared(image_folder, changes=CHOSEN, budget_s=60.0).choices
+        if choice.setting == "train.steps"
+    )
+    assert reason == "you set it, and the budget is not used: leave out one of the two"
+
+
 def test_a_recipe_goes_before_the_choices_and_behind_the_user(
     image_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -314,7 +314,7 @@ def test_a_run_interrupted_anywhere_keeps_and_stops_as_one_that_was_not(tmp_path
                 fit_peaked(run, signal_at)
         else:  # the signal comes with the step that ends the training
             fit_peaked(run, signal_at)
-        result = fit_peaked(open_run(run.path), resume=True)
+        result = fit_peaked(open_run(run.path))
         assert metrics(run) == metrics(whole)
         assert stored(run) == stored(whole)
         assert result.model_step == expected.model_step
@@ -331,7 +331,7 @@ def test_a_power_failure_that_takes_lines_of_the_metrics_changes_neither_weights
         fit_peaked(run, best_of(whole)["step"] + 4)  # after a validation that was worse than the best
     path = run.path / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:num_left]))
-    result = fit_peaked(open_run(run.path), resume=True)
+    result = fit_peaked(open_run(run.path))
     assert (result.steps, result.model_step) == (expected.steps, expected.model_step)
     assert result.scores == expected.scores
     assert stored(run) == stored(whole)
@@ -356,7 +356,7 @@ def test_a_kill_between_the_checkpoint_and_the_best_weights_loses_nothing(
         fit_peaked(run)
     assert stored(run)[1]["step"] < best_step
     monkeypatch.undo()
-    assert fit_peaked(run, resume=True).model_step == best_step
+    assert fit_peaked(run).model_step == best_step
     assert stored(run) == stored(whole)
 
 
@@ -380,7 +380,7 @@ def test_a_run_that_stopped_early_and_went_on_is_repeated_to_the_same_weights(
     first = new_run(tmp_path, train__patience=3, optim__average=average)
     stopped = fit_peaked(first)
     Plan(first, single_process(), None).extend(stopped.steps, 30)
-    expected = fit_peaked(open_run(first.path), resume=True)
+    expected = fit_peaked(open_run(first.path))
     assert expected.steps > stopped.steps
     again = Run.create(tmp_path, open_run(first.path).experiment, {})
     result = fit_peaked(again)
@@ -392,7 +392,7 @@ def test_a_run_that_stopped_early_and_went_on_is_repeated_to_the_same_weights(
 
 def test_a_finished_run_resumes_to_its_best_weights_at_once(whole_run: tuple[Run, TrainResult]) -> None:
     run, expected = whole_run
-    again = fit_peaked(open_run(run.path), resume=True)
+    again = fit_peaked(open_run(run.path))
     assert again.steps == expected.steps
     assert again.scores == expected.scores
     assert torch.equal(again.model.state_dict()["head.weight"], expected.model.state_dict()["head.weight"])
@@ -403,7 +403,7 @@ def test_best_weights_of_another_step_are_refused(tmp_path: Path, whole_run: tup
     path = run.checkpoints / "best" / "state.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"step": 1}))
     with pytest.raises(CheckpointError, match=r"step 1\..*the best validation"):
-        fit_peaked(run, resume=True)
+        fit_peaked(run)
 
 
 @pytest.mark.parametrize("goal", ["max", "min"])

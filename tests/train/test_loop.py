@@ -160,7 +160,7 @@ def test_a_full_disk_keeps_the_former_checkpoint(tmp_path: Path, monkeypatch: py
         fit_toy(run)
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-000003"]
     monkeypatch.undo()
-    assert fit_toy(run, resume=True).steps == 23
+    assert fit_toy(run).steps == 23
 
 
 def test_a_batch_smaller_than_the_number_of_processes_is_refused(tmp_path: Path) -> None:

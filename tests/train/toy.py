@@ -190,7 +190,6 @@ def train_toy(
         source(13),
         run=run,
         processes=processes,
-        resume=True,
     )
     if processes.is_first:
         about = {"scores": result.scores, "steps": result.steps}

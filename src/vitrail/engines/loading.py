@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +54,12 @@ def load_any(source: str | Path, *, model: str | None = None) -> LoadedModel:
     return loaded
 
 
+@lru_cache(maxsize=1)
+def load_once(weights: str, model: str | None) -> LoadedModel:
+    """Load what a training starts from: choosing, settling and assembling read it."""
+    return load_any(weights, model=model)
+
+
 class Start(NamedTuple):
     """The initial weights of a training; at most one of the two is set."""
 
@@ -82,7 +89,7 @@ def load_start_or_encoder(
     if weights is None:
         return Start()
     is_file = is_published(weights) and weights.startswith("file:")
-    loaded = load_any(weights, model=model if is_file else None)
+    loaded = load_once(weights, model if is_file else None)
     own = str(loaded.preprocessing.get("task", "classification"))
     if own == task:
         return Start(whole=loaded)

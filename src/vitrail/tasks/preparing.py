@@ -19,6 +19,7 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.findings import OF_TRAINING, Verdict, number_of
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import Preparable, SampleSource, steps_of_epoch
+from vitrail.engines.loading import load_once
 from vitrail.models.cost import count_model
 from vitrail.tasks.contract import Choice, ModelRequest, Parts, Settled, Task
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source
@@ -77,6 +78,7 @@ def prepare(request: Request, processes: Processes, on_check: OnCheck = ignore) 
     """
     budget = Budget(request.budget_s, started=time.monotonic() - request.spent_s)
     request.check_fresh()
+    load_once.cache_clear()  # of an earlier training
     source = str(request.source)
     if request.config is not None:
         stored = _stored_experiment(Path(request.config), source, request.settings)

@@ -61,10 +61,12 @@ class Request(Config):
 
     def choices(self) -> tuple[Choice, ...]:
         """Return the requested settings, each with its origin."""
-        return tuple(
-            Choice(path, str(value), "you set it" if path in self._own else f"recipe {self.recipe}")
-            for path, value in self.settings.items()
-        )
+        reasons = {
+            path: "you set it" if path in self._own else f"recipe {self.recipe}" for path in self.settings
+        }
+        if self.budget_s is not None and "train.steps" in reasons:
+            reasons["train.steps"] += ", and the budget is not used: leave out one of the two"
+        return tuple(Choice(path, str(value), reasons[path]) for path, value in self.settings.items())
 
     def check_fresh(self) -> None:
         """Check the request of a new run.

@@ -20,7 +20,7 @@ from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
 from vitrail.data.findings import Verdict
 from vitrail.engines.cpu import accelerate
-from vitrail.engines.loading import load
+from vitrail.engines.loading import load, load_once
 from vitrail.models.checkpoint import load_model, save_model
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.contract import Choice, Diagnosis, Parts
@@ -230,6 +230,7 @@ def _run_to_the_end(
 ) -> TrainedRun:
     """Train from the newest checkpoint, if any, then evaluate and write the results."""
     tell(Began(run.path))
+    load_once.cache_clear()  # the model has its own copy of the weights
     accelerate(parts.model)
     with resumable(run.path):
         result = fit(
@@ -240,7 +241,6 @@ def _run_to_the_end(
             run=run,
             processes=processes,
             on_event=tell,
-            resume=True,
             deadline=deadline,
         )
         tell(Finished())

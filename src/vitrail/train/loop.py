@@ -50,10 +50,9 @@ def fit(
     run: Run,
     processes: Processes | None = None,
     on_event: OnEvent = ignore,
-    resume: bool = False,
     deadline: Deadline | None = None,
 ) -> TrainResult:
-    """Train a model according to the experiment of a run directory, and record progress there.
+    """Train a model by the experiment of a run directory, from its newest checkpoint if there is one.
 
     Every step is a function of the seed and its number: on a CPU with the same number of threads and
     processes, a run that was killed and resumed is bit-exact to an uninterrupted one. Replans recorded in the
@@ -65,7 +64,6 @@ def fit(
         processes: those that train together, each calling this function; by default this one alone, on the
             CPU.
         on_event: called in the first process only.
-        resume: continue from the newest checkpoint, if any.
         deadline: adjusts the plan to the speed of the machine; not needed by a run that goes on as planned.
 
     Raises:
@@ -81,7 +79,7 @@ def fit(
         keep_freed_memory()
     train_step = TrainStep(objective, model, run.experiment, processes)
     training = _Training(train_step, run, on_event if processes.is_first else ignore, deadline, selection)
-    training.start(resume)
+    training.start()
     with deferred_interrupts() as stop_asked:
         training.go_on(train, validation, stop_asked)
     return training.finish()
@@ -108,11 +106,10 @@ class _Training:
         self._meter = Meter(train_step)
         self._interval = min(max(self._plan.settings.steps // _LOGGED_LINES, 1), _LONGEST_INTERVAL)
 
-    def start(self, resume: bool) -> None:
+    def start(self) -> None:
         """Load the newest checkpoint, or write the first one."""
         # The first process decides: a later one might see the checkpoint that the first is writing already.
-        newest = self._processes.from_first(lambda: checkpoints.newest_checkpoint(self._run.checkpoints))
-        folder = newest if resume else None
+        folder = self._processes.from_first(lambda: checkpoints.newest_checkpoint(self._run.checkpoints))
         if folder is not None:
             position = checkpoints.load_training(folder, self._train_step)
             self.step, self._former_s, self.scores = position.step, position.elapsed_s, position.scores
