@@ -98,7 +98,7 @@ def text_of(path: Path) -> str:
 
 
 def test_scores_and_their_signature_are_on_top_and_classes_listed_the_weakest_first(tmp_path: Path) -> None:
-    write_detection_report(tmp_path / "out.html", record(toy_tables()))
+    write_detection_report(tmp_path / "out.html", record(toy_tables()), {})
 
     page, text = (tmp_path / "out.html").read_text(), text_of(tmp_path / "out.html")
     assert "data:cells@0123|split:test" in text
@@ -115,7 +115,9 @@ def test_scores_and_their_signature_are_on_top_and_classes_listed_the_weakest_fi
 
 
 def test_images_stand_beside_what_was_found_with_their_errors_told(tmp_path: Path) -> None:
-    write_detection_report(tmp_path / "out.html", record(toy_tables()), worst=[compared()], best=[compared()])
+    write_detection_report(
+        tmp_path / "out.html", record(toy_tables()), {"worst": [compared()], "best": [compared()]}
+    )
 
     page, text = (tmp_path / "out.html").read_text(), text_of(tmp_path / "out.html")
     assert page.count("<img ") == 4
@@ -145,10 +147,10 @@ def test_boxes_are_drawn_at_the_size_at_which_they_are_shown(monkeypatch: pytest
 
 
 def test_precision_and_recall_are_drawn_for_few_and_many_classes(tmp_path: Path) -> None:
-    write_detection_report(tmp_path / "few.html", record(toy_tables()))
+    write_detection_report(tmp_path / "few.html", record(toy_tables()), {})
     many = tuple(place / 40 + 0.01 for place in range(40))
     names = tuple(f"class {place}" for place in range(40))
-    write_detection_report(tmp_path / "many.html", record(toy_tables(many), names))
+    write_detection_report(tmp_path / "many.html", record(toy_tables(many), names), {})
 
     few, page = ((tmp_path / name).read_text() for name in ("few.html", "many.html"))
     assert few.count("<svg ") == page.count("<svg ") == 2
@@ -163,7 +165,7 @@ def test_data_without_a_box_has_a_page_too(tmp_path: Path) -> None:
         update={"scores": CocoScores(ap=None, ap50=None, ap75=None)}
     )
 
-    write_detection_report(tmp_path / "out.html", record(tables))
+    write_detection_report(tmp_path / "out.html", record(tables), {})
 
     assert "<svg" not in (tmp_path / "out.html").read_text()
     assert "precision" in text_of(tmp_path / "out.html")
@@ -177,9 +179,8 @@ def test_the_curves_of_training_are_drawn(tmp_path: Path) -> None:
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
-    write_detection_report(
-        tmp_path / "out.html", record(toy_tables(), metrics_path=tmp_path / "metrics.jsonl")
-    )
+    recorded = record(toy_tables(), metrics_path=tmp_path / "metrics.jsonl")
+    write_detection_report(tmp_path / "out.html", recorded, {})
 
     page = (tmp_path / "out.html").read_text()
     drawn = re.findall(r'aria-label="(.*?)"', page)

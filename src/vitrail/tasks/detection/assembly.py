@@ -224,13 +224,13 @@ def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> Ra
     Boxes of undeclared classes are left out and counted in the facts, except where all ids are off by one:
     then boxes get the class that is meant. If an image has no annotated size, its header is read.
     """
-    counts: Counter[str] = Counter()
+    occurred: Counter[str] = Counter()
     boxes_by_id: Counter[int] = Counter()
     for entry in (entry for annotated in reading.annotated.values() for entry in annotated):
         boxes_by_id.update(box.key for box in entry.boxes if isinstance(box.key, int))
-        counts[entry.name] += 1
-        if counts[entry.name] > 1:  # an image may be listed twice, which the doctor reports
-            entry.name = f"{entry.name} ({counts[entry.name]})"
+        occurred[entry.name] += 1
+        if occurred[entry.name] > 1:  # an image may be listed twice, which the doctor reports
+            entry.name = f"{entry.name} ({occurred[entry.name]})"
     shift = id_shift(classes.ids, boxes_by_id)
     label_of = {key + shift if isinstance(key, int) else key: i for i, key in enumerate(classes.keys)}
     unknown: dict[str, tuple[int | str, ...]] = {}
@@ -247,9 +247,12 @@ def assemble(reading: Reading, classes: Classes, *, box_format: BoxFormat) -> Ra
             if entry.claimed_size is not None:
                 claimed[entry.name] = entry.claimed_size
         kept = [[box for box in entry.boxes if box.key in label_of] for entry in annotated]
+        counts = [len(boxes) for boxes in kept]
+        numbers = np.array([box.numbers for boxes in kept for box in boxes], dtype=np.float64)
+        pixels = to_pixels(numbers.reshape(-1, 4), box_format, np.repeat(sizes, counts, axis=0))
         assembled[split] = BoxSplit(
             reading.images_of(split),
-            _pixels_of(kept, sizes, box_format),
+            np.split(pixels, np.cumsum(counts)[:-1]) if counts else [],
             [np.array([label_of[box.key] for box in boxes], dtype=np.int64) for boxes in kept],
             [entry.name for entry in annotated],
             sizes=sizes,
@@ -288,13 +291,3 @@ def to_pixels(
     if unit:
         pixels = pixels * sizes[:, [1, 0, 1, 0]] / {"shares": 1, "percent": 100}[unit]
     return np.clip(pixels, -LARGEST, LARGEST).astype(np.float32)
-
-
-def _pixels_of(
-    annotated: Sequence[Sequence[AnnotatedBox]], sizes: Int64[np.ndarray, "images 2"], box_format: BoxFormat
-) -> list[Float32[np.ndarray, "_ 4"]]:
-    counts = [len(boxes) for boxes in annotated]
-    numbers = [box.numbers for boxes in annotated for box in boxes]
-    together = np.array(numbers, dtype=np.float64).reshape(-1, 4)
-    pixels = to_pixels(together, box_format, np.repeat(sizes, counts, axis=0))
-    return np.split(pixels, np.cumsum(counts)[:-1]) if counts else []

@@ -135,10 +135,8 @@ def find_unmatched(examined: ExaminedBoxes) -> Iterator[Finding]:
     """Annotations without images, images without annotations, and images that are not used."""
     facts = examined.dataset.facts
     yield from listed("annotations-without-image", facts.annotations_without_image)
-    kept = "an image" if len(facts.images_without_annotations) == 1 else "images"
-    yield from listed("images-without-annotation", facts.images_without_annotations, kept=kept)
-    them = "it" if len(facts.unlisted_images) == 1 else "them"
-    yield from listed("unlisted-images", facts.unlisted_images, them=them)
+    yield from listed("images-without-annotation", facts.images_without_annotations)
+    yield from listed("unlisted-images", facts.unlisted_images)
 
 
 def find_wrong_sizes(examined: ExaminedBoxes) -> Iterator[Finding]:

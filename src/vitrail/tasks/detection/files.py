@@ -119,7 +119,8 @@ def detect_files(
     named = [each._replace(name=_seen_from(folder, each.name)) for each in found]
     annotations = coco_annotations(named, detector.class_ids, detector.class_names)
     atomic_write(folder / IMAGES_FILE, json.dumps(annotations, ensure_ascii=False) + "\n")
-    atomic_write(folder / TABLE_FILE, table_of(found))
+    rounded = text_table(Results(found).table(), score=4, left=2, top=2, right=2, bottom=2)
+    atomic_write(folder / TABLE_FILE, csv_text(rounded))
     return found
 
 
@@ -161,11 +162,6 @@ def coco_annotations(
             for number, result in enumerate(results, start=1)
         ],
     }
-
-
-def table_of(found: Sequence[Detections]) -> str:
-    """Write boxes as comma-separated values; an image without boxes has one row with empty fields."""
-    return csv_text(text_table(Results(found).table(), score=4, left=2, top=2, right=2, bottom=2))
 
 
 def _remove_pictures(folder: Path, *, keep: Sequence[Path]) -> None:

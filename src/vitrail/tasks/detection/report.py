@@ -44,13 +44,13 @@ MAX_CURVES = len(COLOURS)  # classes with a colour of their own
 TOP = 1.03  # of plots of shares
 LEAST_AP = 0.01  # AP50 below which hardly anything is found
 MAX_PARTS = 4  # drawn parts of the loss; plots have as many colours
-WORST_NOTE = (
-    "{shown} of the {wrong:,} images with an error, those with the most. First the ground truth, then the "
-    "predictions; broken lines are errors: missed boxes, boxes of another class, and boxes found twice or "
-    "where nothing is. Look here for wrong and missing annotations first."
-)
-TYPICAL_NOTE = "Images whose share of errors is near the median: typical, not flattering."
-BEST_NOTE = "Images without an error, those with the most boxes first."
+NOTES = {
+    "worst": "{shown} of the {wrong:,} images with an error, those with the most. First the ground truth, then "
+    "the predictions; broken lines are errors: missed boxes, boxes of another class, and boxes found twice or "
+    "where nothing is. Look here for wrong and missing annotations first.",
+    "typical": "Images whose share of errors is near the median: typical, not flattering.",
+    "best": "Images without an error, those with the most boxes first.",
+}
 STYLE = Path(__file__).with_name("detection_report.css").read_text(encoding="utf-8")
 
 
@@ -67,16 +67,13 @@ class ComparedImage(NamedTuple):
 def write_detection_report(
     path: Path,
     record: RunRecord,
-    *,
-    worst: Sequence[ComparedImage] = (),
-    typical: Sequence[ComparedImage] = (),
-    best: Sequence[ComparedImage] = (),
+    compared: Mapping[str, Sequence[ComparedImage]],
     further: Iterable[str] = (),
 ) -> None:
     """Write the page of a run, a single file that opens offline, replaced atomically.
 
     Args:
-        typical: images with about the median share of errors.
+        compared: images by kind: the worst, typical and best ones.
         further: sections before that of the training.
 
     Raises:
@@ -87,9 +84,7 @@ def write_detection_report(
     num_wrong = sum(bool(each.num_errors) for each in tables.images)
     parts = [
         _head(record, tables),
-        _compared("Worst images", worst, names, WORST_NOTE.format(shown=len(worst), wrong=num_wrong)),
-        _compared("Typical images", typical, names, TYPICAL_NOTE),
-        _compared("Best images", best, names, BEST_NOTE),
+        *(_compared(kind, images, names, num_wrong) for kind, images in compared.items() if images),
         _curves(tables, names),
         _per_class(tables, names),
         _confusion(tables, names),
@@ -133,11 +128,10 @@ def _head(record: RunRecord, tables: DetectionTables) -> str:
     return headline(record, shown)
 
 
-def _compared(title: str, images: Sequence[ComparedImage], names: Sequence[str], note: str) -> str:
-    if not images:
-        return ""
+def _compared(kind: str, images: Sequence[ComparedImage], names: Sequence[str], num_wrong: int) -> str:
     figures = "".join(_figure(image, names) for image in images)
-    return section(title, f'<div class="compared">{figures}</div>', note)
+    note = NOTES[kind].format(shown=len(images), wrong=num_wrong)
+    return section(f"{kind.capitalize()} images", f'<div class="compared">{figures}</div>', note)
 
 
 def _figure(image: ComparedImage, names: Sequence[str]) -> str:

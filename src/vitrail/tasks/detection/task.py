@@ -146,15 +146,10 @@ class DetectionTask(contract.Task):
             "typical": typical_images(tables, EXAMPLES),
             "best": best_images(tables, EXAMPLES),
         }
-        write_detection_report(
-            path,
-            record,
-            **{
-                name: compare_boxes(detector, parts.dataset.test, tables, indices)
-                for name, indices in chosen.items()
-            },
-            further=SetFigures(detector, parts.final_objective, parts.test, tables).sections(),
-        )
+        test = parts.dataset.test
+        compared = {kind: compare_boxes(detector, test, tables, indices) for kind, indices in chosen.items()}
+        figures = SetFigures(detector, parts.final_objective, parts.test, tables)
+        write_detection_report(path, record, compared, figures.sections())
 
     def draw_scored(self, path: Path, loaded: LoadedModel, scoring: contract.Scoring, report: Report) -> None:
         tables = DetectionTables.from_tree(report.tables)

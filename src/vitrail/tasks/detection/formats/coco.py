@@ -166,8 +166,8 @@ def _box_around(outline: Any) -> list[float] | None:
     return [*first.tolist(), *(last - first).tolist()]
 
 
-def _category_names(path: Path, entries: list[Any], names: dict[int, str]) -> frozenset[int]:
-    """Add the categories of a file to those of the files before it, and return its own ids."""
+def _add_category_names(path: Path, entries: list[Any], names: dict[int, str]) -> None:
+    """Add the categories of a file to those of the files before it."""
 
     def faulty(given: str, expected: str, remedy: str = "Correct the list of categories") -> DataError:
         return DataError(f"{path} {given}", expected=expected, remedy=remedy)
@@ -190,7 +190,6 @@ def _category_names(path: Path, entries: list[Any], names: dict[int, str]) -> fr
             raise faulty(given, expected, "Export the splits together, so that their ids agree")
     if not own:
         raise faulty("has an empty list of categories", 'at least one category with "id" and "name"')
-    return frozenset(own)
 
 
 def _group_names(entries: list[Mapping[str, Any]]) -> set[str]:
@@ -234,7 +233,6 @@ def read(path: Path) -> RawBoxes:
     for file in unread:
         reading.note("unread-splits", relative_name(file, reading.root))
     names: dict[int, str] = {}
-    ids: list[frozenset[int]] = []
     groups: set[str] = set()
     for split, file in files.items():
         content = load_coco(file)
@@ -243,7 +241,7 @@ def read(path: Path) -> RawBoxes:
             continue
         finder = ImageFinder(_image_folders(reading.root, file, split))
         reading.finders.append(finder)
-        ids.append(_category_names(file, content["categories"], names))
+        _add_category_names(file, content["categories"], names)
         groups |= _group_names(content["categories"])
         id_of_class = {name: class_id for class_id, name in names.items()}
         reading.annotated[split] = read_coco(file, content, finder, reading, id_of_class)
@@ -259,8 +257,6 @@ def read(path: Path) -> RawBoxes:
     for class_id in [each for each, name in names.items() if name in groups and each not in used]:
         name = names.pop(class_id)
         reading.findings.append(finding("group-class", [name], name=name))
-    for class_id in sorted(set(names) - frozenset.intersection(*ids)):
-        reading.note("class-lists-differ", names[class_id])
     return assemble(reading, Classes.of_ids(names, reading), box_format="xywh")
 
 

@@ -21,6 +21,7 @@ from xml.parsers import expat
 from vitrail.core.errors import DataError
 from vitrail.data.file_places import (
     IMAGE_SUFFIXES,
+    PEEK,
     ImageFinder,
     first_entries,
     folders_in,
@@ -50,7 +51,6 @@ LISTS = Path("ImageSets", "Main")
 DEPTH, MAX_FOLDERS = 3, 20  # folders within folders, and folders of each, that are looked at
 MAX_REASONS = 3
 MAX_BYTES = 1 << 24  # a file of 16 MiB holds 50,000 boxes
-PEEK = 4096  # bytes that a cheap look reads
 
 
 def parse_voc(content: bytes) -> ElementTree.Element:

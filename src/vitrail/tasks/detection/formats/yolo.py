@@ -19,6 +19,7 @@ import torch
 from vitrail.core.boxes import xyxy_to_cxcywh
 from vitrail.core.errors import DataError, import_optional
 from vitrail.data.file_places import (
+    PEEK,
     existing,
     first_entries,
     folders_in,
@@ -47,7 +48,6 @@ from vitrail.tasks.detection.assembly import (
 from vitrail.tasks.detection.dataset import RawBoxes
 
 MAX_BYTES = 1 << 20  # of a YAML file; names of ten thousand classes take a fifth of it
-PEEK = 4096  # bytes that a cheap look reads
 CONFIG_KEYS = re.compile(rb"^(names|nc)\s*:", re.M)
 FOLDER_KEYS = re.compile(rb"^(train|val|valid|validation|test|path)\s*:", re.M)
 LABEL_LINE = re.compile(rb"^\s*\d+(\.0*)?([\s,;]+[-+.\deE]+){4,}[\s,;]*$")
