@@ -151,6 +151,16 @@ def test_each_mendable_fault_is_gone(
     assert_boxes_lie_on_their_colours(open_boxes(tmp_path / "clean"))
 
 
+def test_doubts_about_a_turn_are_told_with_the_copy(tmp_path: Path) -> None:
+    scenes = make_scenes()
+    scenes[1].name, scenes[1].orientation = "half.jpg", 3
+
+    fixed = fix(write_coco(tmp_path / "set", scenes), tmp_path / "clean")
+
+    assert fixed.changes == {"upright": 1, "unclear-turn": 1}
+    assert fixed.summary()[1].startswith("1 image whose boxes may be for the pixels as stored")
+
+
 def stored_box(box: list[float], orientation: int, height: int, width: int) -> list[float]:
     left, top, right, bottom = box
     return {

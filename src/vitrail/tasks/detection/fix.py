@@ -41,6 +41,7 @@ CHANGES = {
     "copy": "{} left out: same pixels as in an earlier split",
     "emptied": "{} left out: no box of it can be used, and without any it would say that no object is there",
     "upright": "{} turned upright, as the Exif tag says",
+    "unclear-turn": "{} whose boxes may be for the pixels as stored, which nothing tells: look at them",
     "resized": "{} given the size that the file has, where another one was claimed",
     "renumbered": "{} given the class that the id means: ids were off by one",
     "unknown-class": "{} dropped: a class id without a name",
@@ -57,10 +58,10 @@ CHANGES = {
     "outside": "{} dropped: outside the image",
     "duplicate": "{} dropped: drawn twice",
 }
-"""How each kind of change is reported; the first five are of images, the others of boxes."""
+"""How each kind of change is reported; the first ones are of images, the others of boxes."""
 Items = defaultdict[str, list[str]]
 """Names of images, or of boxes by their number, by kind of change."""
-OF_IMAGES = ("unreadable", "copy", "emptied", "upright", "resized")
+OF_IMAGES = ("unreadable", "copy", "emptied", "upright", "unclear-turn", "resized")
 
 
 @dataclass(frozen=True)
@@ -227,6 +228,7 @@ def _mended(examined: ExaminedBoxes, items: Items) -> Iterator[tuple[SeenImage, 
         changes["unknown-class"] = [f"{image.name}: a box of class id {key}" for key in unknown]
         changes["malformed"] = [image.name] * facts.malformed_boxes.get(image.name, 0)
         changes["resized"] = [image.name] if frame.kind == "unknown" else []
+        changes["unclear-turn"] = [image.name] if frame.kind == "unclear-turn" and len(boxes) else []
         has_boxes = len(image.labels) or unknown or changes["malformed"]
         if has_boxes and not len(repaired.kept):
             changes["emptied"] = [image.name]

@@ -45,9 +45,9 @@ TOP = 1.03  # of plots of shares
 LEAST_AP = 0.01  # AP50 below which hardly anything is found
 MAX_PARTS = 4  # drawn parts of the loss; plots have as many colours
 NOTES = {
-    "worst": "{shown} of the {wrong:,} images with an error, those with the most. First the ground truth, then "
-    "the predictions; broken lines are errors: missed boxes, boxes of another class, and boxes found twice or "
-    "where nothing is. Look here for wrong and missing annotations first.",
+    "worst": "{shown} of the {wrong:,} images with an error, those with the most. First the ground truth, "
+    "then the predictions; broken lines are errors: missed boxes, boxes of another class, and boxes found "
+    "twice or where nothing is. Look here for wrong and missing annotations first.",
     "typical": "Images whose share of errors is near the median: typical, not flattering.",
     "best": "Images without an error, those with the most boxes first.",
 }
