@@ -117,11 +117,10 @@ def read_table(
     """
     if _suffix(path) == ".parquet":
         return _read_parquet(path, wanted, flattened)
-    is_json = _suffix(path) in JSON_SUFFIXES
-    if prose is not None:
-        return _read_prose_json(path, prose, flattened) if is_json else _read_prose(path, prose)
     try:
-        return _read_json_lines(path) if is_json else _read_delimited(path, joins_rest)
+        if _suffix(path) in JSON_SUFFIXES:
+            return _read_json_lines(path, prose, flattened)
+        return _read_delimited(path, joins_rest) if prose is None else _read_prose(path, prose)
     except DataError:
         raise
     except (OSError, ValueError) as error:
@@ -423,30 +422,25 @@ def _read_parquet(path: Path, wanted: Callable[[str, Any], bool], flattened: str
     return Table(path, columns, called, features, arrow_fields(schema))
 
 
-def _read_json_lines(path: Path) -> Table:
-    rows = [row for _, row in json_objects(_strict_lines(path), path)]
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: [row.get(name) for row in rows] for name in names}
-    fields = {name: sorted({key for cell in cells for key in _keys(cell)}) for name, cells in columns.items()}
-    return Table(path, columns, [f"{path.name}#{row}" for row in range(len(rows))], fields=fields)
-
-
-def _read_prose_json(path: Path, prose: Prose, flattened: str) -> Table:
-    lines = read_lines(path)
+def _read_json_lines(path: Path, prose: Prose | None, flattened: str) -> Table:
+    lines = _strict_lines(path) if prose is None else read_lines(path)
+    expected = Prose.json_line if prose is None else prose.json_line
+    label = path.name.removesuffix(GZIP_SUFFIX)
     rows: list[Mapping[str, Any]] = []
     names = []
-    label = path.name.removesuffix(GZIP_SUFFIX)
-    for number, row in json_objects(lines, path, expected=prose.json_line):
+    for number, row in json_objects(lines, path, expected=expected):
         clean = _without_surrogates(row) if "\\ud" in lines[number - 1].lower() else row
         inner = clean.get(flattened)
         rows.append(inner if isinstance(inner, Mapping) else clean)
         names.append(f"{label}:{number}")
     keys = dict.fromkeys(key for row in rows for key in row)
-    return Table(path, {key: [row.get(key) for row in rows] for key in keys}, names)
+    columns = {key: [row.get(key) for row in rows] for key in keys}
+    fields = {name: sorted({key for cell in cells for key in _keys(cell)}) for name, cells in columns.items()}
+    return Table(path, columns, names, fields=fields)
 
 
 def json_objects(
-    lines: Iterable[str], path: Path, *, expected: str = "a JSON object on each line"
+    lines: Iterable[str], path: Path, *, expected: str = Prose.json_line
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number of each non-blank line, from 1, and the object on it.
 
@@ -514,7 +508,7 @@ def _read_delimited(path: Path, joins_rest: bool) -> Table:
             raise ValueError(told + ", divided by tabs" * (delimiter == "\t"))
         first, rest = cells[: len(names) - 1], cells[len(names) - 1 :]
         rows.append([cell.strip() for cell in (*first, delimiter.join(rest))])
-    called = [f"{path.name}#{row}" for row in range(len(rows))]
+    called = [f"{path.name}:{begin}" for begin, _, _ in spans]
     findings.extend(_find_swallowed(spans, delimiter, path))
     return Table(path, _to_columns(names, rows), called, findings=tuple(findings))
 

@@ -485,10 +485,6 @@ UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
                 ("image,label\n".encode("utf-16-le"), r"is encoded as UTF-16\..*iconv -f UTF-16LE -t UTF-8"),
                 ("image,label\n".encode("utf-16-be"), r"is encoded as UTF-16\..*iconv -f UTF-16BE -t UTF-8"),
                 (b"image,label," + b"x" * 200_000, r"holds no row"),
-                (
-                    b"image,class,xmin,ymin,xmax,ymax\na.png,cat,1,2,3,4\n",
-                    r"holds a box in each row, in the columns xmin, ymin, xmax, ymax\.",
-                ),
                 (b"image,label\n", r"holds no row"),
                 (b"", r"holds no row"),
                 (b"image,label\na,b,c\n", r"line 2 has 3 cells and the header 2"),

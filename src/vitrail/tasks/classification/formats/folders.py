@@ -139,12 +139,17 @@ def _enter_sources(
     if are_sources:
         for split, scan in scans.items():
             scan.images = by_inner[split]
+    remedy = f"If it is the {other} ones, move the images into folders of these names alone"
+    if are_sources and len(folders) == 1:
+        remedy += (
+            "; every split has images of each outer folder, unless you put some into train/, others in test/"
+        )
     yield Finding(
         "warning",
         "same-folders-inside",
         f"{number_of(len(inside), 'folder')} hold the same folders "
         f"({some_of(sorted(shared), len(shared))}); the {used} ones are the classes",
-        f"If it is the {other} ones, move the images into folders of these names alone",
+        remedy,
         tuple(sorted(inside)),
     )
 

@@ -36,7 +36,6 @@ from vitrail.data.tables import (
 UNKNOWN_LABEL = -1  # marks an image without a label on the hub, where classes have names
 MANY_NUMBERS = 10  # with decimals, above which they are measurements and no classes
 NUMBER = re.compile(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?")
-BOX_COLUMN = re.compile(r"(bbox_|box_)?([xy]_?(min|max|[12])|x|y|w|h|left|top|right|bottom)")
 PLAIN = re.compile(r"[a-z]+")
 
 
@@ -115,13 +114,6 @@ def _rows_of(table: Table, image_named: str, label_named: str) -> _Rows:
         columns, LABEL_COLUMNS, "label", called, preferred=[*stored], taken=image_column, named=label_named
     )
     class_names = stored.get(label_column, ())
-    boxes = [name for name in columns if BOX_COLUMN.fullmatch(simplify(name))]
-    if len(boxes) > 3:
-        raise DataError(
-            f"{table.path} holds a box in each row, in the columns {', '.join(boxes)}",
-            expected="images with one class each; boxes are read from COCO, Pascal VOC and YOLO files",
-            remedy="Convert it to one of these, or leave these columns out to learn classes of whole images",
-        )
     rows, dropped = [], []
     seen: Counter[str] = Counter()  # rows that repeat a file are numbered
     values = zip(table.columns[image_column], table.columns[label_column], table.names, strict=True)
