@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,8 @@ from vitrail.studies.probing import (
     weighted_votes,
 )
 from vitrail.tasks.classification.opening import open_dataset
+from vitrail.tasks.classification.task import TASK as CLASSIFICATION
+from vitrail.tasks.request import read_asked
 
 
 @pytest.fixture(autouse=True)
@@ -82,9 +85,16 @@ def test_both_protocols_score_a_model_of_other_classes(tmp_path: Path, divided_f
     assert linear.scores["accuracy"] == pytest.approx(expected)
 
 
-def test_the_command_shows_scores_in_80_columns(
-    tmp_path: Path, divided_folder: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_shows_scores_in_80_columns_and_counts_copies_of_training_images(
+    tmp_path: Path,
+    divided_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    trained = read_asked(CLASSIFICATION, {"data.source": str(divided_folder)})
+    monkeypatch.setattr(probing, "trained_experiment", lambda run: trained)
+    for image in (divided_folder / "train" / "red").glob("*"):
+        shutil.copy(image, divided_folder / "test" / "red" / f"again-{image.name}")
     arguments = ["probe", str(save_vit(tmp_path / "model")), str(divided_folder), "--protocol", "knn"]
 
     assert main(arguments) == 0
@@ -94,6 +104,7 @@ def test_the_command_shows_scores_in_80_columns(
 
     assert "accuracy" in shown
     assert "method:weighted 5-nn of 15" in shown
+    assert "4 of 11 are in the training data, too" in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 80
     assert tree["signature"]["features"] == "12 of model"
     assert main([*arguments, "--neighbours", "0"]) == 2

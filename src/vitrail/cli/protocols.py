@@ -121,6 +121,7 @@ def probe(
         show.json(report.model_dump(mode="json"))
     else:
         show.scores(report.scores)
+        show.wrapped(report.measured_on)
         show.signature(report.signature)
     return 0
 

@@ -47,7 +47,7 @@ def scores(scores: Mapping[str, float]) -> None:
     """Print a line for each score."""
     named = {IN_WORDS.get(name, name): score for name, score in scores.items()}
     width = max(map(len, named), default=0)
-    lines(f"{name:<{width}}  {score:.4f}" for name, score in named.items())
+    lines(f"{name:<{width}}  {score:z.4f}" for name, score in named.items())
 
 
 def signature(signature: Mapping[str, str]) -> None:

@@ -27,6 +27,7 @@ from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.classification.published_scores import as_prepared, as_published, check_published
 from vitrail.tasks.classification.scores import classification_tables, headline_scores
 from vitrail.tasks.classification.task import TASK as CLASSIFICATION
+from vitrail.tasks.evaluating import count_copies, trained_experiment
 from vitrail.tasks.preparing import open_checked
 from vitrail.tasks.registry import other_use, task_of_model
 from vitrail.train.evaluate import Report
@@ -407,6 +408,7 @@ def probe(
         "precision": reader.machine.precision,
         "vitrail": __version__,
     }
+    signature |= count_copies(task_of_model(loaded), trained_experiment(run), dataset.test)
     tables = classification_tables(probabilities, labels, torch.arange(len(labels)))
     report = Report(
         signature=signature,

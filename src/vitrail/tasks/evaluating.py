@@ -165,17 +165,21 @@ def _open(
     if not _is_other(run, trained, dataset):
         return dataset, {}
     dataset = dataset.as_test() if split is None else dataset
-    scored: Split | None = dataset.splits.get(split or "test")
+    return dataset, count_copies(own, trained, dataset.splits.get(split or "test"))
+
+
+def count_copies(own: Task, trained: Experiment | None, scored: Split | None) -> dict[str, str]:
+    """Return how many scored samples are copies of training samples, for a signature; nothing without any."""
     if trained is None or scored is None or not Path(trained.data.source).expanduser().exists():
-        return dataset, {}
+        return {}
     try:
         known = own.open(trained.data).train.contents
     except DataError:
-        return dataset, {}
+        return {}
     contents = contents_of([*known, *scored.contents])
     seen = set(contents[: len(known)])
     copies = sum(content in seen for content in contents[len(known) :])
-    return dataset, {"copies": f"{copies} of {len(scored)}"} if copies else {}
+    return {"copies": f"{copies} of {len(scored)}"} if copies else {}
 
 
 def _is_same(trained: Experiment, source: str | Path) -> bool:
