@@ -39,7 +39,7 @@ def test_errors_are_those_of_the_model_on_corrupted_pixels(tmp_path: Path, divid
     assert found.corruptions[1].errors[5] == pytest.approx(wrong / 6)
     assert list(found.corruptions[0].errors) == [1, 5]
     assert found.clean == pytest.approx(1 - evaluate(saved, divided_folder).scores["accuracy"])
-    assert "settings for 32 px" in found.signature["corruptions"]
+    assert "as published for 32 px" in found.signature["corruptions"]
 
 
 def test_a_model_against_itself_has_a_ratio_of_one(tmp_path: Path, divided_folder: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_model_against_itself_has_a_ratio_of_one(tmp_path: Path, divided_folde
     found, _ = measure_robustness(saved, divided_folder, reference=saved, **arguments)
     assert found.reference == "model"
     assert found.mean_corruption_error == pytest.approx(1)
-    assert found.signature["samples"] == "9 drawn by 0"
+    assert found.signature["samples"] == "9 with seed 0"
 
 
 def test_a_sample_is_damaged_alike_however_often_it_is_loaded(divided_folder: Path) -> None:

@@ -352,9 +352,9 @@ def measure_robustness(
     }
     side = min(images.preprocessing.image_size)
     signature = scoring.signature | {
-        "samples": str(len(images)) if len(images) == len(whole) else f"{len(images)} drawn by {seed}",
+        "samples": str(len(images)) if len(images) == len(whole) else f"{len(images)} with seed {seed}",
         "corruptions": f"{len(names)} at severities {','.join(map(str, severities))}, "
-        f"settings for {nearest_side(side)} px",
+        f"as published for {nearest_side(side)} px",
         "frost": "drawn" if frost_folder() is None else "published pictures",
         "reference": "none" if against is None else against.name,
         "precision": "float32",
