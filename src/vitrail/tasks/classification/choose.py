@@ -33,6 +33,7 @@ SMALL_PX, MEDIUM_PX = 40, 96
 ACCELERATOR_PX, CPU_PX = 224, 128
 FEW_IMAGES = 2_000
 MAX_CUT = 0.1  # of a typical image, which a centred crop may cut off
+CHARACTERS = "the classes are named by characters or numbers"
 ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy
 
 
@@ -101,7 +102,9 @@ def choose(
     if train.cache:  # at the input's size, so that loading costs next to nothing
         train = train.model_copy(update={"num_workers": 0})
     augment = _choose_augmentation(situation)
-    flip = "flipping does not change the class" if augment.flip else "flipping may change the class"
+    flip = "a mirrored image is taken to have the same class; not so for writing or sides"
+    if not augment.flip:
+        flip = f"{CHARACTERS}, whose mirror images may be others"
     optim, optim_choices = _choose_optimiser(train.batch_size, is_pretrained=pretrained is not None)
     experiment = ClassificationExperiment(
         data=ImageDataSettings(source=situation.dataset.source, image_size=scale.image_size, resize=resize),
@@ -166,7 +169,7 @@ def choose_mixing(
         chosen[name] = 0.0 if is_upright or epochs <= least else value
         reason = f"{epochs:.1f} epochs planned at first; it helps above {least}"
         if is_upright:
-            reason = "a part of such an image may not show its class"
+            reason = f"{CHARACTERS}, which a part may not show"
         choices.append(Choice(f"augment.{name}", f"{chosen[name]:g}", reason))
     return settings.model_copy(update=chosen), choices
 
