@@ -192,7 +192,10 @@ def test_models_without_attention_are_explained_by_hiding_words(tagger, tmp_path
     assert main(["explain", str(run), "--text", "Ann lives in Oslo", "-o", str(picture)]) == 0
     assert picture.stat().st_size > 1000
     words = " ".join(capsys.readouterr().err.split())
-    assert "probability lost without each word, from 0% (white) to 100% (blue): " in words
+    assert (
+        "probability lost without each word, from 0% (white) to 100% (blue), shaded by the square root: "
+        in words
+    )
     assert "weights" not in words
     assert main(["explain", str(run), "--text", "Ann lives", "--head", "1", "-o", str(picture)]) == 2
     assert "a model without attention" in capsys.readouterr().err

@@ -55,6 +55,7 @@ FONT_SIZE = 8.5
 CHARACTER_INCH = 0.068  # mean letter width
 LONGEST_LABEL = 16  # characters; the page shows whole tokens
 TITLED_INCH = 4.0  # least width of a picture with a title
+SHADES = "from {} (white) to {} (blue), shaded by the square root"
 MAX_COLUMNS = 3  # panels of a PNG side by side
 DOTS_PER_INCH = 150
 
@@ -118,9 +119,9 @@ def said_of(explanation: Explanation, pick: Pick) -> str:
     largest = max(float(panel.values.max()) for panel in panels)
     if maps.name == OCCLUSION:
         most = f"at most {largest:.1%}" if largest >= LEAST_LOST else f"no word matters alone ({largest:.1%})"
-        return f"{LOST} without each word, from 0% (white) to 100% (blue): {most}"
+        return f"{LOST} without each word, {SHADES.format('0%', '100%')}: {most}"
     shown = panels[0].name if len(panels) == 1 else "every layer" if layer is None else "every head"
-    return f"{shown}, weights from 0 (white) to 1 (blue), the largest {largest:.2f}"
+    return f"{shown}, weights {SHADES.format(0, 1)}, the largest {largest:.2f}"
 
 
 def captioned(drawn: Image.Image, lines: Sequence[str], limits: Limits) -> Image.Image:
