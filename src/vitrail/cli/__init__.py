@@ -50,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _explain(error: CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError):
         unused = " ".join(error.unused_tokens or [])
-        remedy = "Write --set before every setting, as in --set a=1 --set b=2" if "=" in unused else ""
-        return f"unexpected {unused}. {remedy or 'See vitrail --help'}"
+        advice = "Write --set before every setting, as in --set a=1 --set b=2" if "=" in unused else ""
+        return f"unexpected {unused}. {advice or 'See vitrail --help'}"
     if isinstance(error, UnknownOptionError) and list(error.command_chain or ()) == ["train"]:
         from vitrail.core.config import name_setting
 
