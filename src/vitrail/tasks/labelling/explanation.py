@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitrail.data.text.subword_sampling import SPACE
+from vitrail.data.text.word_groups import END
 from vitrail.interpret import AttentionMap, record_any
 from vitrail.interpret.viewer.explanation import Explanation
 from vitrail.interpret.viewer.maps import LEAST_LOST, OCCLUSION, Maps, Tokens
@@ -28,10 +29,11 @@ def explain_text(labeller: Labeller, text: str) -> Explanation:
     with record_any(labeller.model) as recorded:
         (found,) = labeller.label([text], top=TOP)
     layers = tuple(each._replace(weights=each.weights.cpu()) for each in recorded)
-    pieces = Tokens(
-        tuple(piece.replace(SPACE, "") or "_" for piece in labeller.vocabulary.pieces(encoded.row))
-    )
     words = words_of(labeller, text, encoded)
+    starts = {places.start for _, places in words}
+    pieces = [piece.replace(SPACE, "") or "_" for piece in labeller.vocabulary.pieces(encoded.row)]
+    marked = (piece if at in starts else f"##{piece}" for at, piece in enumerate(pieces))  # as in BERT
+    shown = Tokens(("(begin)", *[*marked][1:-1], END))
     lost = AttentionMap(OCCLUSION, _occlude(labeller, encoded, words)[None, None], "cross", None, 0)
     is_spread = bool((lost.weights < LEAST_LOST).all())
     names, title = found.labels, f"{found.labels[0]} {found.parts[0].probability:.1%}"
@@ -39,7 +41,7 @@ def explain_text(labeller: Labeller, text: str) -> Explanation:
         names = tuple(f"{part.source}/{part.label}" for part in found.parts)
         title = " ".join(names)
     maps = [
-        Maps(name="attention", title="text to itself", layers=layers, queries=pieces, keys=pieces),
+        Maps(name="attention", title="text to itself", layers=layers, queries=shown, keys=shown),
         Maps(
             name=OCCLUSION,
             title="label to words",
