@@ -21,6 +21,7 @@ from vitrail.train.settings import TrainSettings
 
 NAMES = ("ant", "bee", "cat", "dog", "elk")
 GOOD = [0, 1, 2, 3, 4] * 10
+HALF = [0, 1, 2, 3, 4] * 6 + [1, 2, 3, 4, 0] * 4
 PRETRAINED = ", or start from pretrained weights, such as --weights timm:"
 FLAT = [0.5, 0.4, 0.4, 0.4, 0.4]
 
@@ -54,6 +55,7 @@ def diagnose_classes(
     weights: str | None = None,
     labels: list[int] | None = None,
     image_size: int = 32,
+    correct: float = 1.0,
 ) -> Diagnosis:
     """Diagnose a run on 16 images in batches of 4, validated evenly."""
     experiment = ClassificationExperiment(
@@ -64,7 +66,7 @@ def diagnose_classes(
         weights=weights,
     )
     run = Run.create(tmp_path, experiment, [])
-    run.log(kind="train", step=steps, loss=1.0, elapsed_s=seconds)
+    run.log(kind="train", step=steps, loss=1.0, elapsed_s=seconds, parts={"correct": correct})
     for number, value in enumerate(nll, start=1):
         run.log(kind="validation", step=steps * number // len(nll), scores={"nll": value})
     parts = Parts._make([None] * len(Parts._fields))._replace(train=Images())
@@ -76,6 +78,8 @@ def diagnose_classes(
     [
         (GOOD, FLAT, {}, [], ""),
         (GOOD, [], {}, [], ""),
+        (HALF, FLAT, {}, [], ""),
+        (HALF, FLAT, {"correct": 0.62}, ["The training accuracy, 62%, is as low as"], "train longer"),
         (
             GOOD,
             FLAT,

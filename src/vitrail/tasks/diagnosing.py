@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from statistics import fmean
 
 from vitrail.data.stream import steps_of_epoch
 from vitrail.models.contract import ModelConfig
@@ -18,6 +19,7 @@ USUAL, FEW = 0.05, 0.015  # epochs, as fractions of max_epochs: 10 and 3 for a c
 LONGER = 3.0  # times as many epochs, where the validation score was still improving
 IMPROVED, WORSENED = 0.1, 0.2  # shares of a validation score; smaller changes are noise
 TINY = 0.125  # side of images as a share of the family's, below which published weights do not suit
+FITTED, SLACK, LAST_STEPS = 0.8, 0.1, 20  # accuracies of a model that fits its data, and noise between them
 START_S = 30.0  # for opening the data and writing the report again
 SPENT = 0.7  # share of the budget from which on it was time that ended the training
 
@@ -26,7 +28,7 @@ def diagnose(run: Run, parts: Parts, report: Report) -> Diagnosis:
     """Judge a run by its scores, by how often it saw the data, and by the course of its validations."""
     settings, task = run.experiment, task_of(run.experiment)
     train, budget_s, is_random = settings.train, settings.budget_s, settings.weights is None
-    curves = read_history(run.path / "metrics.jsonl").curves
+    curves, of_training = read_history(run.path / "metrics.jsonl")
     steps, elapsed_s = curves["loss"][0][-1], curves["elapsed_s"][1][-1]
     per_epoch = steps_of_epoch(parts.train, train.batch_size, train.seed)
     epochs, usual = steps / per_epoch, USUAL * task.max_epochs
@@ -44,10 +46,15 @@ def diagnose(run: Run, parts: Parts, report: Report) -> Diagnosis:
             found += (f"The validation {score} was still improving in the last quarter: {ended}.",)
         elif change < -WORSENED:
             found += (f"The validation {score} got worse from its best, {ended}: the model overfits.",)
+    correct = of_training.get("correct", ([], []))[1]
+    learned, reached = fmean(correct[-LAST_STEPS:] or [1.0]), report.scores.get("accuracy", 1.0)
+    underfits = not found and learned < reached + SLACK and reached < FITTED
+    if underfits:
+        found = (f"The training accuracy, {learned:.0%}, is as low as on new data: more can be learned.",)
     if not found:
         return Diagnosis(result)
     remedies = [f"give more training {task.samples}"]
-    if change > IMPROVED or epochs < usual:
+    if change > IMPROVED or epochs < usual or underfits:
         longer = max(usual, LONGER * epochs)
         minutes = math.ceil((elapsed_s * (longer / epochs - 1) + START_S) / 60)
         budget = f"{minutes}m" if minutes < 120 else f"{math.ceil(minutes / 60)}h"
