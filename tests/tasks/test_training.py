@@ -258,6 +258,11 @@ def test_training_data_that_was_moved_is_not_other_data(tmp_path: Path, image_fo
     assert copies.measured_on.endswith("6 of 15 are in the training data, too: the scores are too high.")
     assert "copies" not in moved
 
+    next(image_folder.glob("*/*")).unlink()
+    less = evaluate(folder, image_folder)
+    assert "since the training and was divided anew" in less.measured_on
+    assert "changed" not in moved
+
 
 def test_data_of_other_classes_is_neither_scored_nor_gone_on_with(whole: Path, image_folder: Path) -> None:
     with pytest.raises(DataError, match="does not know: blue; green; red"):

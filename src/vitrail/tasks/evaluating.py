@@ -162,7 +162,12 @@ def _open(
             expected=f"{task.contents}, since {run} is a model for {task.name}",
             remedy=f"Name other data, or a model for {found.name}",
         ) from None
-    if not _is_other(run, trained, dataset):
+    is_changed = _is_untested(run, dataset)
+    if trained is not None and _is_same(trained, source):
+        is_drawn = not dataset.test_origin.startswith("from the source")
+        return dataset, {"changed": "since the training"} if is_changed and is_drawn else {}
+    # Of a folder of weights alone nobody knows: a part is scored which training leaves out by default.
+    if Path(run).exists() and (trained is None or not is_changed):
         return dataset, {}
     dataset = dataset.as_test() if split is None else dataset
     return dataset, count_copies(own, trained, dataset.splits.get(split or "test"))
@@ -186,17 +191,12 @@ def _is_same(trained: Experiment, source: str | Path) -> bool:
     return Path(trained.data.source).expanduser().resolve() == Path(source).expanduser().resolve()
 
 
-def _is_other(run: str | Path, trained: Experiment | None, dataset: Any) -> bool:
-    """Tell whether a model was not trained on a data set, by its path and the test of its run's report.
-
-    Of a folder of weights alone nobody knows, so that a part is scored which training leaves out by default.
-    """
-    path = Path(run)
-    if not path.exists():
-        return True  # published
-    if trained is None or _is_same(trained, dataset.source) or not (path / "report.json").is_file():
+def _is_untested(run: str | Path, dataset: Any) -> bool:
+    """Tell whether the test of a run's report was another one than that of a data set."""
+    path = Path(run) / "report.json"
+    if not path.is_file():
         return False
-    _, _, fingerprint = Report.load(path / "report.json").signature.get("data", "").rpartition("@")
+    _, _, fingerprint = Report.load(path).signature.get("data", "").rpartition("@")
     return bool(fingerprint != dataset.test.fingerprint)
 
 

@@ -54,11 +54,14 @@ class Report(Config):
         read = f", input {self.signature['input']}" if "input" in self.signature else ""
         met = f", classes {self.signature['classes']}" if "classes" in self.signature else ""
         measured = f"Measured on {samples:,} {part} samples of {name}{origin and ' '}{origin}{read}{met}."
-        if "copies" not in self.signature:
-            return measured
-        return (
-            f"{measured} {self.signature['copies']} are in the training data, too: the scores are too high."
-        )
+        if "changed" in self.signature:
+            measured += (
+                " The data has changed since the training and was divided anew: samples of the training"
+            )
+            measured += " may be among these, and the scores too high."
+        if "copies" in self.signature:
+            measured += f" {self.signature['copies']} are in the training data, too: the scores are too high."
+        return measured
 
     def save(self, path: Path) -> None:
         """Write the report as JSON, atomically.
