@@ -170,7 +170,7 @@ def arriving_lines(stream: ByteLines, *, read_ahead: int) -> Iterator[Iterator[L
 def open_lines(source: str | Path) -> AbstractContextManager[ByteLines]:
     """Open a file of lines, decompressed if its name ends in ``.gz``; ``DataError`` if it cannot be read."""
     path = Path(source)
-    if path.suffix.lower() in (".csv", ".jsonl", ".parquet"):
+    if path.suffix.lower() in (".csv", ".tsv", ".jsonl", ".parquet"):
         raise DataError(
             f"{path} is a table",
             expected="a text file with one sentence on each line",

@@ -20,7 +20,8 @@ MARKUP = re.compile(r"</?[A-Za-z][^<>]{0,200}>|<!--|&(?:[A-Za-z]{2,8}|#\d{1,6}|#
 # letters are listed that such text has often and sound text hardly before these signs.
 _SIGNS = "\u0080-\u00bf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u203a\u20ac\u2122"
 MOJIBAKE = re.compile(
-    f"[\u00c2\u00c3][{_SIGNS}]|\u00e2[\u0080\u20ac][{_SIGNS}]|(?:[\u00d0\u00d1][{_SIGNS}]){{2}}"
+    f"[\u00c2-\u00f4][\u0080-\u009f]|[\u00c2\u00c3][{_SIGNS}]|\u00e2[\u0080\u20ac][{_SIGNS}]|"
+    f"(?:[\u00d0\u00d1][{_SIGNS}]){{2}}"
 )
 
 _CODES = {

@@ -274,8 +274,10 @@ def find_encoding_damage(examined: ExaminedPairs) -> Iterator[Finding]:
     damaged: list[str] = []
     controls: list[str] = []
     for side in examined.sides:
-        damaged += side.matching(lambda text: not text.isascii() and bool(MOJIBAKE.search(text)))
-        controls += side.items((side.characters.classes[:, CONTROL] > 0) & side.is_usable)
+        found = dict.fromkeys(side.matching(lambda text: not text.isascii() and bool(MOJIBAKE.search(text))))
+        has_control = (side.characters.classes[:, CONTROL] > 0) & side.is_usable
+        controls += [name for name in side.items(has_control) if name not in found]
+        damaged += found
     yield from TEXTS.listed("mojibake", damaged)
     yield from TEXTS.listed("control-characters", controls)
 
