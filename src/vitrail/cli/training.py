@@ -53,7 +53,7 @@ def train(
         budget: Time limit of the training, such as 90s, 10m or 1h30m.
         languages: Source and target language of sentence pairs, such as en,de.
         image_column: Column of image files in a table of images with classes. Default: found by its name.
-        label_column: Likewise of the classes.
+        label_column: Likewise of the classes, or of the labels of texts.
         recipe: A named experiment; it takes precedence over the automatic choices.
         config: The config.json of an earlier run, to repeat it.
         set_: One setting, such as optim.learning_rate=0.001; may be given several times.
@@ -179,7 +179,7 @@ def check(
         data: Any data that `vitrail train` takes.
         languages: Source and target language of sentence pairs, such as en,de.
         image_column: Column of image files in a table of images with classes. Default: found by its name.
-        label_column: Likewise of the classes.
+        label_column: Likewise of the classes, or of the labels of texts.
         json: Print every finding as JSON.
         output: Write an .html page: samples, findings, classes and sizes.
         fix: Images with boxes only: write a clean copy into this folder, and check it.

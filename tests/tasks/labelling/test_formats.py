@@ -61,6 +61,21 @@ def test_tables_of_texts_are_read_alike(tmp_path, name, content):
     assert all_rows(path) == {(text,): (label,) for text, label in SENTENCES.items()}
 
 
+def test_a_column_of_labels_is_named_where_it_is_not_known(tmp_path):
+    rows = "".join(f'"{text.replace(chr(34), chr(34) * 2)}",x,{label}\n' for text, label in SENTENCES.items())
+    path = write(tmp_path / "films.csv", "text,label,mood\n" + rows)
+    assert all_rows(path, label_column="mood") == {(text,): (label,) for text, label in SENTENCES.items()}
+    path = write(tmp_path / "films.csv", "text,note,mood\n" + rows)
+    assert recognise(path) == "labelling"
+    assert all_rows(path, label_column="mood") == {(text,): (label,) for text, label in SENTENCES.items()}
+    for named, message in (
+        ("", "has no column of labels.*--label-column"),
+        ("moods", "has no column 'moods'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            all_rows(path, label_column=named)
+
+
 def test_a_table_without_column_names_is_read_by_its_content(tmp_path):
     texts = [(f"{word} {i}.", language) for i in range(6) for word, language in (("Go", "en"), ("Geh", "de"))]
     path = write(tmp_path / "lang.tsv", "".join(f"{text}\t{language}\n" for text, language in texts))

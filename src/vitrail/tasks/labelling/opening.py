@@ -13,10 +13,10 @@ from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_nam
 from vitrail.data.splits import divide
 from vitrail.tasks.labelling.dataset import RawTexts, TextDataset, TextSplit
 from vitrail.tasks.labelling.formats import TEXT_FORMATS
-from vitrail.tasks.labelling.formats.tables import is_of_texts, read_by_name
+from vitrail.tasks.labelling.formats.tables import is_of_texts, lacks_labels, read_by_name
 from vitrail.tasks.labelling.settings import TextDataSettings
 
-SURE = 6  # columns of texts and of labels say more than sentences that look parallel
+SURE, LIKELY = 6, 1  # columns of texts and of labels say more than sentences that look parallel
 
 
 def open_texts(source: str | os.PathLike[str], *, settings: TextDataSettings | None = None) -> TextDataset:
@@ -40,8 +40,7 @@ def open_texts(source: str | os.PathLike[str], *, settings: TextDataSettings | N
     """
     text = os.fspath(source)
     settings = settings or TextDataSettings(source=text)
-    column = settings.tag_column
-    raw, format_name = locate(text, read=lambda path: _read_path(path, column), read_by_name=read_by_name)
+    raw, format_name = locate(text, read=lambda path: _read_path(path, settings), read_by_name=read_by_name)
     class_names = order_class_names(
         label for rows in raw.splits.values() for row in rows for label in row.labels
     )
@@ -69,13 +68,15 @@ def recognises(source: str) -> int:
     path = Path(source).expanduser()
     if source.startswith(HUB_PREFIX) or is_name_on_hub(source, path):
         return SURE * is_of_texts(source.removeprefix(HUB_PREFIX))
-    return SURE * (bool(source.strip()) and format_of(TEXT_FORMATS, path, None) is not None)
+    if not source.strip() or format_of(TEXT_FORMATS, path, None) is None:
+        return 0
+    return LIKELY if lacks_labels(path) else SURE
 
 
-def _read_path(path: Path, tag_column: int | None) -> tuple[RawTexts, str] | None:
-    found = format_of(TEXT_FORMATS, path, tag_column) or format_by_suffix(TEXT_FORMATS, path, ".gz")
+def _read_path(path: Path, settings: TextDataSettings) -> tuple[RawTexts, str] | None:
+    found = format_of(TEXT_FORMATS, path, settings) or format_by_suffix(TEXT_FORMATS, path, ".gz")
     if found is not None:
-        return found.read(path, tag_column), found.name
+        return found.read(path, settings), found.name
     if not path.exists():
         return None
     raise DataError(

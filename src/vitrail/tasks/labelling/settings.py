@@ -14,6 +14,8 @@ from vitrail.train.settings import Experiment, ModelSettings, TaskSettings
 class TextDataSettings(DataSettings):
     """Which texts are read, and how they are cut into subwords."""
 
+    label_column: str = ""
+    """Tables only: the column of labels; found by its name if empty."""
     tag_column: int | None = None
     """CoNLL files only: the column of tags, counted from 0, or from the end if negative; null takes the last
     one, of CoNLL-U the universal part of speech."""

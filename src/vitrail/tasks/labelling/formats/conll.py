@@ -12,6 +12,7 @@ from vitrail.data.splits import assign_splits
 from vitrail.data.tables import PEEK, tables_of
 from vitrail.data.text.lines import read_content, read_lines, split_lines
 from vitrail.tasks.labelling.dataset import RawTexts, TextRow
+from vitrail.tasks.labelling.settings import TextDataSettings
 
 SUFFIXES = (".conll", ".conllu", ".iob", ".iob2", ".bio")
 LIKELY = (*SUFFIXES, ".txt", ".tsv")
@@ -19,7 +20,7 @@ DOCUMENT = "-DOCSTART-"  # Tjong Kim Sang and De Meulder 2003: begins a document
 UNIVERSAL_COLUMNS, FORM, UPOS = 10, 1, 3  # of CoNLL-U
 
 
-def recognises(path: Path, tag_column: int | None) -> bool:
+def recognises(path: Path, settings: TextDataSettings | None) -> bool:
     """Accept a file, or a folder with ``train.conll`` or the like, of even columns and blank lines."""
     files = tables_of(path, LIKELY)
     return bool(files) and all(_looks_like_columns(parts[0]) for parts in files.values())
@@ -40,12 +41,8 @@ def _looks_like_columns(path: Path) -> bool:
     return len(widths) == 1 and min(widths) > 1 and has_blank and not has_sentences
 
 
-def read(path: Path, tag_column: int | None) -> RawTexts:
+def read(path: Path, settings: TextDataSettings) -> RawTexts:
     """Read one file, or those of the splits in a folder.
-
-    Args:
-        tag_column: counted from 0, or from the end if negative; None means the last one, of CoNLL-U the
-            universal part of speech.
 
     Raises:
         DataError: a line has another number of columns, or there is no such column.
@@ -53,7 +50,7 @@ def read(path: Path, tag_column: int | None) -> RawTexts:
     files = tables_of(path, LIKELY)
     chosen, findings = assign_splits(files, str(path))
     splits = {
-        split: [row for file in files[stem] for row in read_sentences(file, tag_column)]
+        split: [row for file in files[stem] for row in read_sentences(file, settings.tag_column)]
         for split, stem in chosen.items()
     }
     return RawTexts("words", splits, findings)

@@ -30,10 +30,11 @@ from vitrail.data.tables import (
 from vitrail.data.text_preprocessing import Labels
 from vitrail.tasks.classification.formats.tables import check_labels
 from vitrail.tasks.labelling.dataset import RawTexts, TextRow
+from vitrail.tasks.labelling.settings import TextDataSettings
 
 TEXT_COLUMNS = (
     "text", "sentence", "content", "review", "document", "message", "comment", "tweet", "headline", "title",
-    "question", "utterance", "description", "abstract", "body",
+    "question", "query", "utterance", "description", "abstract", "body",
 )  # fmt: skip
 TEXT_LABELS = (*LABEL_COLUMNS, "sentiment", "topic", "intent", "polarity", "rating", "stars", "language")
 WORD_COLUMNS = ("tokens", "words")
@@ -46,13 +47,25 @@ TELLING = re.compile(
 )  # names on the hub
 
 
-def recognises(path: Path, tag_column: int | None) -> bool:
+def recognises(path: Path, settings: TextDataSettings | None) -> bool:
     """Accept a table with a column of texts and one of labels, or of words and of tags, without images."""
+    return _kind_of(_columns_of(path)) is not None or lacks_labels(path)
+
+
+def lacks_labels(path: Path) -> bool:
+    """Return whether a table has texts beside columns of which none is named as labels are."""
+    columns = _columns_of(path)
+    lower = set(map(simplify, columns))
+    has_texts = len(lower) > 1 and lower.intersection(TEXT_COLUMNS) and not lower.intersection(IMAGE_COLUMNS)
+    return bool(has_texts) and _kind_of(columns) is None
+
+
+def _columns_of(path: Path) -> list[str]:
     files = tables_of(path, TABLE_SUFFIXES)
-    return bool(files) and _kind_of(column_names(next(iter(files.values()))[0])) is not None
+    return column_names(next(iter(files.values()))[0]) if files else []
 
 
-def read(path: Path, tag_column: int | None) -> RawTexts:
+def read(path: Path, settings: TextDataSettings) -> RawTexts:
     """Read one table, which may have a column of splits, or those of the splits in a folder.
 
     Raises:
@@ -60,12 +73,17 @@ def read(path: Path, tag_column: int | None) -> RawTexts:
     """
     files = tables_of(path, TABLE_SUFFIXES)
     chosen, findings = assign_splits(files, str(path))
-    return _join({split: [*map(_read_table, files[stem])] for split, stem in chosen.items()}, findings)
+    named = settings.label_column
+    prose = Prose(
+        lambda columns: _kind_of(columns) is not None or named in columns or lacks_labels(path),
+        lambda path, rows: column_names(path),
+    )
 
+    def read_one(file: Path) -> Table:
+        return read_table(file, prose=prose, wanted=lambda name, kind: _is_known(name, kind) or name == named)
 
-def _read_table(path: Path) -> Table:
-    prose = Prose(lambda columns: _kind_of(columns) is not None, lambda path, rows: column_names(path))
-    return read_table(path, prose=prose, wanted=_is_known)
+    tables = {split: [*map(read_one, files[stem])] for split, stem in chosen.items()}
+    return _join(tables, findings, named)
 
 
 def _kind_of(columns: Sequence[str]) -> Labels | None:
@@ -82,7 +100,9 @@ def _is_known(name: str, kind: Any) -> bool:
     return simplify(name) in KNOWN
 
 
-def _join(tables: Mapping[SplitName, Sequence[Table]], findings: Sequence[Finding]) -> RawTexts:
+def _join(
+    tables: Mapping[SplitName, Sequence[Table]], findings: Sequence[Finding], label_column: str = ""
+) -> RawTexts:
     """Collect the rows of each split; splits without a label are left out."""
     every = [table for part in tables.values() for table in part]
     kind = _kind_of([*every[0].columns]) or "sentence"
@@ -92,7 +112,7 @@ def _join(tables: Mapping[SplitName, Sequence[Table]], findings: Sequence[Findin
         for table in part:
             inside = table.rows_by_split() if set(tables) == {"train"} else {}
             split_of = {index: named for named, indices in inside.items() for index in indices}
-            for index, row in enumerate(_rows(table, kind)):
+            for index, row in enumerate(_rows(table, kind, label_column)):
                 if isinstance(row, TextRow):
                     rows.setdefault(split_of.get(index, split), []).append(row)
                 else:
@@ -106,14 +126,16 @@ def _join(tables: Mapping[SplitName, Sequence[Table]], findings: Sequence[Findin
     return RawTexts(kind, rows, (*findings, *of_tables, *unlabelled))
 
 
-def _rows(table: Table, kind: Labels) -> Iterator[TextRow | str]:
+def _rows(table: Table, kind: Labels, named: str) -> Iterator[TextRow | str]:
     """Yield the rows of a table, or the name of one without a label."""
     columns, called = list(table.columns), table.path.name
     texts, labels = (WORD_COLUMNS, TAG_COLUMNS) if kind == "words" else (TEXT_COLUMNS, TEXT_LABELS)
     text_column = find_column(columns, texts, "text", called)
     stored = class_names_in({name: _of_items(feature) for name, feature in table.features.items()})
     preferred = [*stored][:1] if kind == "sentence" else ()
-    label_column = find_column(columns, labels, "label", called, preferred=preferred, taken=text_column)
+    label_column = find_column(
+        columns, labels, "label", called, preferred=preferred, taken=text_column, named=named
+    )
     names = dict(enumerate(stored.get(label_column, ())))
     cells = zip(table.columns[text_column], table.columns[label_column], table.names, strict=True)
     for text, label, name in cells:
@@ -179,8 +201,8 @@ FORMATS = (
     Format(
         name="Hugging Face data set of labelled texts",
         layout="a folder that save_to_disk of the package datasets wrote, with such columns",
-        recognises=lambda path, tag_column: any(map(_kind_of, map(list, saved_features(path)))),
-        read=lambda path, tag_column: _convert(load_saved(path)),
+        recognises=lambda path, settings: any(map(_kind_of, map(list, saved_features(path)))),
+        read=lambda path, settings: _convert(load_saved(path)),
         rank=5,
     ),
 )
