@@ -206,8 +206,9 @@ def test_relevance_and_lost_probability_say_how_much_they_are() -> None:
     assert strength(1.1, "relevance") == "nearly even, at most 1.10 times even relevance"
     assert strength(0.0, "relevance") == "no relevance"
     little, much = (Heat(torch.tensor([[0.0, most]]), "occlusion", LOST) for most in (0.034, 0.5))
-    assert (little.said, little.limits) == ("occlusion, up to 3% of the probability lost", (0.0, 0.1))
-    assert much.limits == (0.0, 0.5)
+    said = "occlusion, no one of 1 x 2 patches matters alone (up to 3.4% of the probability lost)"
+    assert (little.said, little.limits) == (said, (0.0, 0.1))
+    assert (much.said, much.limits) == ("occlusion, up to 50% of the probability lost", (0.0, 0.5))
 
 
 def test_even_attention_of_a_window_is_that_of_its_own_keys() -> None:

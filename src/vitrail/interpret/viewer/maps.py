@@ -88,8 +88,12 @@ class Heat(NamedTuple):
     @property
     def said(self) -> str:
         """The title, and how far from even it is, or how much is lost."""
-        is_lost = self.noun == LOST
-        most = f"up to {self.largest:.0%} of the {LOST}" if is_lost else strength(self.largest, self.noun)
+        if self.noun != LOST:
+            return f"{self.title}, {strength(self.largest, self.noun)}"
+        most = f"up to {self.largest:.0%} of the {LOST}"
+        if self.largest < LEAST_LOST:
+            grid = " x ".join(map(str, self.values.shape))
+            most = f"no one of {grid} patches matters alone (up to {self.largest:.1%} of the {LOST})"
         return f"{self.title}, {most}"
 
 
