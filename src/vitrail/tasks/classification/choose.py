@@ -127,13 +127,15 @@ def choose_scale(situation: Situation, model: str | None) -> Scale:
         scale = Scale("vit_micro", (height, width), 4, "small images: a convolutional stem and two blocks")
     elif shorter <= MEDIUM_PX:
         side = 8 * round(shorter / 8)
-        scale = Scale("vit_micro", (side, side), 8, "medium images: the small model with larger patches")
+        scale = Scale(
+            "vit_micro", (side, side), 8, f"images up to {MEDIUM_PX} px: the small model with larger patches"
+        )
     elif is_cpu:
         side = min(CPU_PX, 16 * (shorter // 16))
-        scale = Scale("vit_micro", (side, side), 16, "large images on a CPU: the small model")
+        scale = Scale("vit_micro", (side, side), 16, f"images above {MEDIUM_PX} px on a CPU: the small model")
     else:
         side = min(ACCELERATOR_PX, 16 * (shorter // 16))
-        scale = Scale("vit_s16", (side, side), 16, "large images on an accelerator: ViT-S/16")
+        scale = Scale("vit_s16", (side, side), 16, f"images above {MEDIUM_PX} px on an accelerator: ViT-S/16")
     if model is None:
         return scale
     return scale._replace(model=model, reason="you asked for it")
