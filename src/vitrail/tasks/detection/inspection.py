@@ -6,7 +6,6 @@ for the file as stored, before Exif turns it, or for a larger or smaller copy of
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -261,11 +260,11 @@ class ExaminedBoxes(SeenImages):
 
 def _like_the_others(images: list[SeenImage]) -> list[SeenImage]:
     """Take unclear turns for those of the other turned images, if these agree and are as many."""
-    kinds = Counter(image.frame.kind for image in images if image.inspection.orientation != 1)
-    unclear = kinds.pop("unclear-turn", 0)
-    (kind,) = kinds if len(kinds) == 1 else ("unknown",)
-    if kind not in ("turned", "upright") or kinds[kind] < unclear:
+    turned = [image.frame for image in images if image.inspection.orientation != 1]
+    known = [frame.kind for frame in turned if frame.kind != "unclear-turn"]
+    if len({*known}) != 1 or known[0] not in ("turned", "upright") or 2 * len(known) < len(turned):
         return images
+    kind = known[0]
     return [
         image._replace(
             frame=Frame(kind, image.inspection.stored_size if kind == "turned" else image.frame.size)

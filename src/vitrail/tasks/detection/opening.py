@@ -115,13 +115,12 @@ def _read_path(path: Path) -> tuple[RawBoxes, str] | None:
 def _other_tool(path: Path) -> tuple[str, Path] | None:
     """Return what wrote the boxes in a folder or a file, and the file; None if it is not known."""
     folders = [path, *folders_in(path)[:20]] if path.is_dir() else []
-    entries = [[Path(entry.path) for entry in first_entries(folder)] for folder in folders] or [[path]]
+    names = [entry.path for folder in folders for entry in first_entries(folder)] or [str(path)]
     for tool, (suffix, mark) in OTHER_TOOLS.items():
-        for files in entries:
-            for file in [each for each in sorted(files) if each.suffix.lower() == suffix][:5]:
-                with suppress(OSError), file.open("rb") as opened:
-                    if re.search(mark, plain_bytes(opened.read(PEEK)), re.M):
-                        return tool, file
+        for file in sorted(name for name in names if name.lower().endswith(suffix))[:20]:
+            with suppress(OSError), Path(file).open("rb") as opened:
+                if re.search(mark, plain_bytes(opened.read(PEEK)), re.M):
+                    return tool, Path(file)
     return None
 
 
