@@ -40,7 +40,7 @@ def class_report(predicted: list[int], labels: list[int] | None = None) -> Repor
     true = torch.tensor(GOOD if labels is None else labels)
     probabilities = torch.eye(5)[predicted] * 0.9 + 0.02
     tables = classification_tables(probabilities, true, torch.arange(len(true)))
-    scores = headline_scores(probabilities, true)
+    scores = headline_scores(tables, probabilities, true)
     return Report(signature={}, scores=scores, tables=tables.model_dump(mode="json"), class_names=NAMES)
 
 

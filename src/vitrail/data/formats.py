@@ -93,6 +93,7 @@ def layouts(formats: Mapping[str, Format[Any]]) -> str:
 def damaged(path: Path, reason: object, *, expected: str = "the file as it was published") -> DataError:
     """Return the error of a file of a known format that is damaged."""
     said = f"an entry lacks {reason}" if isinstance(reason, KeyError) else one_line(reason)
+    said = "it is empty" if path.is_file() and not path.stat().st_size else said
     return DataError(
         f"{path} cannot be read: {said}",
         expected=expected,

@@ -33,6 +33,11 @@ PACKAGES = {  # of formats that Pillow may not read itself, by the brand after "
     **dict.fromkeys(HEIC, ("HEIC", "pillow-heif")),
     **dict.fromkeys(AVIF, ("AVIF", "--upgrade pillow")),
 }
+NOT_OPENED: dict[type[Exception], tuple[str, str, str]] = {
+    FileNotFoundError: ("does not exist", "an image file", "Correct the path"),
+    IsADirectoryError: ("is a folder", "an image file", "Name the files in it"),
+    PermissionError: ("may not be read", "a readable file", "Change its permissions"),
+}
 SIXTEEN_BIT_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
@@ -181,19 +186,14 @@ def _bomb(called: str, size: str, max_pixels: int) -> TooManyPixelsError:
 
 
 def _unreadable(source: Path | bytes, called: str, error: Exception) -> DataError:
+    if type(error) in NOT_OPENED:
+        given, expected, remedy = NOT_OPENED[type(error)]
+        return DataError(f"{called} {given}", expected=expected, remedy=remedy)
     expected = "a complete image file, such as a JPEG or a PNG"
     remedy = "Replace or remove it; 'vitrail check' lists every such file"
-    if isinstance(error, FileNotFoundError):
-        return DataError(f"{called} does not exist", expected="an image file", remedy="Correct the path")
-    if isinstance(error, IsADirectoryError):
-        return DataError(f"{called} is a folder", expected="an image file", remedy="Name the files in it")
     size = source.stat().st_size if isinstance(source, Path) and source.exists() else None
     if size == 0 or source == b"":
         return DataError(f"{called} is empty, 0 bytes", expected=expected, remedy=remedy)
-    if isinstance(error, PermissionError):
-        return DataError(
-            f"{called} may not be read", expected="a readable file", remedy="Change its permissions"
-        )
     if isinstance(error, UnidentifiedImageError):
         head = source[:12] if isinstance(source, bytes) else _head(source)
         form, package = PACKAGES.get(head[8:] if head[4:8] == b"ftyp" else b"", ("", ""))

@@ -412,7 +412,7 @@ def probe(
     tables = classification_tables(probabilities, labels, torch.arange(len(labels)))
     report = Report(
         signature=signature,
-        scores=headline_scores(probabilities, labels),
+        scores=headline_scores(tables, probabilities, labels),
         tables=tables.model_dump(mode="json"),
         class_names=dataset.class_names,
     )

@@ -454,6 +454,7 @@ UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
             r"x.csv has the columns 'image', 'label'; y.csv .*: name one of 2 tables, or call them train",
         ),
         ({"all.json": b'{"pictures": ['}, "all.json", r"all.json cannot be read: Expecting value"),
+        ({"all.json": b""}, "all.json", r"all.json cannot be read: it is empty"),
         ({"all.json": b"{}"}, "all.json", r"all.json is of no known format"),
         ({"all.json": b'[{"en": "Go."}]'}, "all.json", r"one JSON list of 1 item\. .*jq -c '\.\[\]'"),
         (

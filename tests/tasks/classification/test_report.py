@@ -71,7 +71,7 @@ def toy_record(tmp_path: Path, classes: int = 3, **changes: object) -> RunRecord
     tables = classification_tables(probabilities, labels, torch.arange(classes * 4))
     report = Report(
         signature={"data": "toys@1a2b", "split": "test"},
-        scores=headline_scores(probabilities, labels),
+        scores=headline_scores(tables, probabilities, labels),
         tables=tables.model_dump(mode="json"),
         class_names=(EVIL, *(f"class {label}" for label in range(1, classes))),
     )

@@ -171,7 +171,7 @@ class ClassificationEvaluator(LogitsEvaluator):
 
         state = self.state()
         tables = classification_tables(state["outputs"], state["labels"], state["indices"])
-        return headline_scores(state["outputs"], state["labels"]), tables.model_dump(mode="json")
+        return headline_scores(tables, state["outputs"], state["labels"]), tables.model_dump(mode="json")
 
     def _convert(self, logits: Float[Tensor, "n classes"]) -> Float[Tensor, "n classes"]:
         return logits.softmax(dim=-1)

@@ -162,13 +162,13 @@ def wilson_interval(correct: int, count: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def headline_scores(probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> dict[str, float]:
+def headline_scores(
+    tables: ClassificationTables, probabilities: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]
+) -> dict[str, float]:
     """Return every headline score, the accuracy with its 95 % interval."""
-    confusion = confusion_matrix(probabilities.argmax(dim=-1), labels, probabilities.shape[-1])
-    tables = per_class_scores(confusion)
-    correct = int(confusion.diagonal().sum())
+    correct = sum(row[label] for label, row in enumerate(tables.confusion))
     lower, upper = wilson_interval(correct, len(labels))
-    present = [entry for entry in tables if entry.support]
+    present = [entry for entry in tables.per_class if entry.support]
     scores = {
         "accuracy": correct / len(labels),
         "accuracy_lower": lower,
@@ -176,7 +176,7 @@ def headline_scores(probabilities: Float[Tensor, "n classes"], labels: Int[Tenso
         "balanced_accuracy": sum(entry.recall for entry in present) / len(present),
         "macro_f1": sum(entry.f1 for entry in present) / len(present),
         "nll": negative_log_likelihood(probabilities, labels),
-        "calibration_error": expected_calibration_error(calibration_bins(probabilities, labels)),
+        "calibration_error": expected_calibration_error(tables.calibration),
     }
     if probabilities.shape[-1] > 5:
         scores["top5_accuracy"] = top_k_accuracy(probabilities, labels, 5)

@@ -182,27 +182,15 @@ def _findings(scans: dict[SplitName, _Scan], root: Path, entered: set[Path]) -> 
         stray += [entry.name for entry in sorted(root.iterdir()) if is_image_name(entry.name)]
     empty = [name for scan in scans.values() for name in scan.empty]
     ignored = sum((scan.ignored for scan in scans.values()), Counter[str]())
-    yield from about(
-        stray,
-        "warning",
-        "stray-images",
-        f"images beside the class folders are not used: {len(stray)}",
-        "Move each into the folder of its class, or away",
-    )
-    yield from about(
-        unread,
-        "warning",
-        "unread-folders",
-        f"folders beside the train folder are not used: {len(unread)}",
-        "Move them away, or name them train, val or test",
-    )
-    yield from about(
-        empty,
-        "warning",
-        "empty-class",
-        f"class folders without an image: {len(empty)}",
-        "Put images there or remove the folders",
-    )
+    move = "Move each into the folder of its class, or away"
+    name = "Move them away, or name them train, val or test"
+    fill = "Put images there or remove the folders"
+    for items, check, message, remedy in (
+        (stray, "stray-images", "images beside the class folders are not used", move),
+        (unread, "unread-folders", "folders beside the train folder are not used", name),
+        (empty, "empty-class", "class folders without an image", fill),
+    ):
+        yield from about(items, "warning", check, f"{message}: {len(items)}", remedy)
     if ignored:
         kinds = ", ".join(f"{count} {suffix or 'without suffix'}" for suffix, count in ignored.most_common(5))
         yield Finding(
