@@ -163,7 +163,10 @@ def samples_in(item: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
     [('a: b.png', 'box 3 (cat)')]
     >>> list(samples_in("1.png (cat) = 2.png (dog)", {"1.png", "2.png"}))
     [('1.png', '(cat)'), ('2.png', '(dog)')]
+    >>> list(samples_in("1.png = 2.png and 7 more", {"1.png", "2.png"}))
+    [('1.png', ''), ('2.png', '')]
     """
+    item = re.sub(r" and \d+ more$", "", item)
     ends = [len(item), *(found.start() for found in re.finditer(r": | = | \(| is ", item))]
     name = next((item[:end] for end in ends if item[:end] in names), None)
     if name is None:
@@ -175,6 +178,10 @@ def samples_in(item: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
             yield from others
             return
     yield name, rest.removeprefix(" = ").lstrip(": ")
+
+
+def _share(share: float) -> str:
+    return "below 0.1%" if 0 < share < 0.001 else f"{share:.1%}"
 
 
 def _card(finding: Finding, figures: Sequence[str]) -> str:
@@ -207,7 +214,7 @@ def _classes(dataset: DividedDataset[Any], verdict: Verdict, things: str) -> str
     rows = "".join(
         f'<tr><td><span class="dot {colour_class(label)}"></span>{escape(name)}{said[label]}</td>'
         + "".join(f'<td class="number">{number:,}</td>' for number in per_class[name].values())
-        + f'<td class="number">{totals[name] / total:.1%}</td>'
+        + f'<td class="number">{_share(totals[name] / total)}</td>'
         + f'<td class="wide"><i style="width:{100 * totals[name] / most:.1f}%"></i></td></tr>'
         for label, name in sorted(enumerate(totals), key=lambda entry: -totals[entry[1]])
     )

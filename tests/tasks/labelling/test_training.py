@@ -162,6 +162,7 @@ def test_lines_are_labelled_from_the_command_line(reader, tagger, tmp_path, caps
     first, empty, third = json.loads(capsys.readouterr().out)
     assert (first["class"], third["class"]) == ("dog", "none")
     assert "sentence without words" in empty["error"]
+    assert [each["line"] for each in (first, empty, third)] == [1, 2, 3]
     assert main(["label", run, "--text", "a dog runs", "--top", "2", "-o", str(tmp_path / "found.csv")]) == 0
     lines = (tmp_path / "found.csv").read_text().splitlines()
     assert lines[0] == "line,text,label,probability"

@@ -179,6 +179,13 @@ def test_text_read_in_another_encoding_is_found(text: str, encoding: str) -> Non
     assert not verdict.exclude
 
 
+def test_letters_of_utf8_read_as_latin_1_are_no_control_characters() -> None:
+    broken = "\u0199asar ta yi kyau".encode().decode("latin-1")
+    _, findings = judge((f"{broken} in the sentence", "a sentence of a person"))
+    assert findings["mojibake"].count == 1
+    assert "control-characters" not in findings
+
+
 def test_lines_that_are_not_utf8_are_named_and_left_out(tmp_path: Path) -> None:
     pairs = sentences(30)
     lines = [target.encode() for _, target in pairs]

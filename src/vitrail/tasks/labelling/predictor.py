@@ -174,7 +174,7 @@ def label_results(found: Sequence[LabelledText]) -> FileResults:
                 rows.append((part.source, name, f"{share:.1%}"))
                 table.append((str(number), part.source, name, f"{share:.6f}"))
     return FileResults(
-        tree=[each.to_json() for each in found],
+        tree=[{"line": number, **each.to_json()} for number, each in enumerate(found, 1)],
         columns=("text", "label", "probability"),
         rows=rows,
         errors=[(f"line {number}", each.error) for number, each in enumerate(found, 1) if each.error],
