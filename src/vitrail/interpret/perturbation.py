@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
+from vitrail.report.significance import resampled_interval
+
 Filling = Literal["blur", "mean"]
 FILLINGS: tuple[Filling, ...] = get_args(Filling)
 BLUR_SHARE = 1 / 8  # of the longer side: standard deviation of the blur, which keeps colours but no shapes
@@ -75,7 +77,6 @@ def _blur_weights(side: int, longer_side: int) -> Float[Tensor, "{side} {side}"]
 
 BATCH = 32  # images per forward pass
 NUM_RESAMPLES = 2000
-CONFIDENCE = 0.95
 
 
 class Curves(NamedTuple):
@@ -139,14 +140,9 @@ def perturb(
 
 
 def mean_interval(values: Float64[np.ndarray, " images"]) -> Interval:
-    """Return the mean over images with its bootstrap interval; of differences, paired.
-
-    Paper: Efron and Tibshirani 1993, chapter 13 (percentile interval).
-    """
+    """Return the mean over images with its bootstrap interval; of differences, paired."""
     drawn = np.random.default_rng(0).integers(len(values), size=(NUM_RESAMPLES, len(values)))
-    tail = (1 - CONFIDENCE) / 2
-    lower, upper = np.quantile(values[drawn].mean(axis=1), [tail, 1 - tail])
-    return Interval(float(values.mean()), float(lower), float(upper))
+    return Interval(float(values.mean()), *resampled_interval(values[drawn].mean(axis=1)))
 
 
 RANDOM = "random"
