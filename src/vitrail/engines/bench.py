@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
@@ -24,7 +24,7 @@ from vitrail.core.errors import CheckpointError, VitrailError
 from vitrail.engines import choice, turns
 from vitrail.engines.contract import ENGINES, PRECISIONS, Engine, EngineName, Inputs, find_kind
 from vitrail.engines.export import comparison
-from vitrail.engines.export.exporting import canvas_of, export_model
+from vitrail.engines.export.exporting import OnStage, canvas_of, export_model
 from vitrail.engines.export.package import PortSpec, Precision, digest_model
 from vitrail.engines.export.tracing import input_ports
 from vitrail.engines.loading import MODEL_FOLDER
@@ -33,9 +33,6 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.cost import count_model
 
 NUM_SCORED = 1000  # images for scoring reduced precisions
-
-OnStage = Callable[[str], None]
-"""Called with the current stage."""
 
 
 class BenchSettings(Config):

@@ -424,12 +424,10 @@ def _linear(
 ) -> tuple[str, Float[Tensor, "n classes"]]:
     # MPS has no float64, in which the probe is fitted.
     device = torch.device("cpu") if machine.device.type == "mps" else machine.device
-    train, validation, test = (
-        tuple(tensor.to(device) for tensor in parts[name]) for name in ("train", "validation", "test")
-    )
+    train, validation, test = (Features(*(each.to(device) for each in part)) for part in parts.values())
     chosen = choose_probe(
-        (train[0], train[1]),
-        (validation[0], validation[1]),
+        train,
+        validation,
         num_classes=len(dataset.class_names),
         on_fit=lambda done: on_progress("fits of the probe", done, 0),
     )
