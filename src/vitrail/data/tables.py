@@ -198,11 +198,11 @@ def _peek(path: Path) -> tuple[list[str], dict[str, list[str]]]:
 
             schema = pyarrow.parquet.read_schema(path)
             return list(schema.names), arrow_fields(schema)
+        lines = [line for line in split_lines(read_content(path, PEEKED_BYTES)) if line.strip()]
         if _suffix(path) in JSON_SUFFIXES:
-            row = json.loads(_first_line(path))
+            row = json.loads(next(iter(lines), ""))
             row = row if isinstance(row, Mapping) else {}
             return list(row), {column: _keys(value) for column, value in row.items()}
-        lines = [line for line in split_lines(read_content(path, PEEKED_BYTES)) if line.strip()]
         rows = csv.reader(lines[:LOOKED_AT], delimiter=max("\t,;|", key=next(iter(lines), "").count))
         return name_columns([*rows]), {}
     except (OSError, ValueError, ImportError, csv.Error, RecursionError):
@@ -586,11 +586,6 @@ def _prose_delimiter(lines: Sequence[str], prose: Prose) -> str:
         return width > 1, number
 
     return max(DELIMITERS, key=agreement)
-
-
-def _first_line(path: Path) -> str:
-    """Return the first line that is not blank, as far as a cheap look sees."""
-    return next((line for line in split_lines(read_content(path, PEEKED_BYTES)) if line.strip()), "")
 
 
 def _suffix(path: Path) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.images import open_image, read_image, upright_size
+from vitrail.data.images import decode, open_image, upright_size
 from vitrail.data.preprocessing import Resize
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import CROP_MARGIN
@@ -245,7 +245,7 @@ def describe_situation(dataset: ImageDataset, machine: Machine) -> Situation:
         try:
             with open_image(images[index]) as opened:
                 sizes.append(upright_size(opened))
-            pixels = np.asarray(read_image(images[index], at_least=(32, 32)))
+                pixels = np.asarray(decode(opened, at_least=(32, 32)))
         except DataError:
             continue
         is_grey = is_grey and bool((pixels == pixels[..., :1]).all())

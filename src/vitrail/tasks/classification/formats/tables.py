@@ -127,11 +127,12 @@ def _rows_of(table: Table, image_named: str, label_named: str) -> _Rows:
         seen[shown] += 1
         rows.append(_Row(index, content, text, shown if seen[shown] == 1 else f"{shown} ({seen[shown]})"))
     elsewhere: list[Finding] = []
-    if rows and not any(isinstance(row.image, bytes) or row.image.exists() for row in rows):
+    paths = [row.image for row in rows if isinstance(row.image, Path)]
+    if paths and len(paths) == len(rows) and not any(path.exists() for path in paths):
         cells = [str(table.columns[image_column][row.number]) for row in rows]
         found = find_by_ends(cells, table.path.parent)
         if not any(found):
-            files = f"{number_of(len(rows), 'image file')} and none of them exists, such as {rows[0].image}"
+            files = f"{number_of(len(rows), 'image file')} and none of them exists, such as {paths[0]}"
             are_swapped = all(is_image_name(row.label) for row in rows)
             raise DataError(
                 f"{table.path} names {files}",
