@@ -107,7 +107,7 @@ def open_image(
     except (DataError, MemoryError):
         raise
     except Image.DecompressionBombError:
-        raise _bomb(called, f"more than {MAX_PIXELS:,} pixels", max_pixels) from None
+        raise _bomb(called, "too many pixels", max_pixels) from None
     except Exception as error:  # Pillow's readers raise whatever their parsers meet in a damaged file
         raise _unreadable(source, called, error) from None
 
