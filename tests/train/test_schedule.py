@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.train.optimise import averaging_weight
-from vitrail.train.schedule import is_crossed, planned_steps, progress_at, rate_at, steps_past
-from vitrail.train.settings import Replan
+from vitrail.train.schedule import is_crossed, planned_steps, progress_at, rate_of, steps_past
+from vitrail.train.settings import OptimSettings, Replan
 
 
 @st.composite
@@ -58,7 +58,7 @@ def test_the_plan_in_force_changes_at_the_replan() -> None:
 
 @pytest.mark.parametrize(("progress", "rate"), [(0.0, 0.0), (0.1, 0.5), (0.2, 1.0), (0.6, 0.55), (1.0, 0.1)])
 def test_the_rate_rises_linearly_and_falls_along_a_cosine_to_its_end(progress: float, rate: float) -> None:
-    assert rate_at(progress, warmup_fraction=0.2, final_rate=0.1) == pytest.approx(rate)
+    assert rate_of(OptimSettings(warmup_fraction=0.2, final_rate=0.1), progress) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("step", [1, 40, 100, 101, 400, 1000])
@@ -66,8 +66,8 @@ def test_the_inverse_square_root_is_the_papers_formula_as_a_share_of_its_peak(st
     # Vaswani et al. 2017, eq. 3, for any width: its peak is at the end of the warm-up.
     warmup, steps = 100, 1000
     expected = min(step**-0.5, step * warmup**-1.5) / warmup**-0.5
-    rate = rate_at(step / steps, warmup_fraction=warmup / steps, final_rate=0.0, schedule="inverse_sqrt")
-    assert rate == pytest.approx(expected)
+    settings = OptimSettings(warmup_fraction=warmup / steps, schedule="inverse_sqrt")
+    assert rate_of(settings, step / steps) == pytest.approx(expected)
 
 
 @given(plans(), st.sampled_from(["cosine", "inverse_sqrt"]))
@@ -76,10 +76,8 @@ def test_a_replan_changes_no_rate_of_a_step_before_it_and_leaves_no_gap(plan, sc
 
     def rates(count: int, upto: int) -> list[float]:
         course = [progress_at(step, steps=steps, replans=replans[:count]) for step in range(upto + 1)]
-        return [
-            rate_at((before + after) / 2, warmup_fraction=0.3, final_rate=0.0, schedule=schedule)
-            for before, after in itertools.pairwise(course)
-        ]
+        settings = OptimSettings(warmup_fraction=0.3, schedule=schedule)
+        return [rate_of(settings, (before + after) / 2) for before, after in itertools.pairwise(course)]
 
     for count, replan in enumerate(replans):
         assert rates(count + 1, replan.at_step) == rates(count, replan.at_step)
@@ -120,7 +118,7 @@ def test_an_end_at_the_last_step_is_not_past_one_by_rounding() -> None:
 
 
 def test_without_warmup_the_rate_begins_at_its_peak() -> None:
-    assert rate_at(0.0, warmup_fraction=0.0, final_rate=0.0) == 1.0
+    assert rate_of(OptimSettings(warmup_fraction=0.0), 0.0) == 1.0
 
 
 @given(plans(), st.integers(1, 9))

@@ -30,7 +30,7 @@ from vitrail.report.page import conclusions, section, table, write_page
 from vitrail.report.plots import MORE_COLOURS, check_picture_path, frame, is_picture, to_picture, white_figure
 from vitrail.train.optimise import Optimisers
 from vitrail.train.run import describe_environment
-from vitrail.train.schedule import rate_at
+from vitrail.train.schedule import rate_of
 from vitrail.train.settings import OptimSettings
 
 if TYPE_CHECKING:
@@ -171,9 +171,10 @@ def minimise(
 ) -> None:
     """Train a model by a loss that is given the share of the steps done; rates fall to zero by a cosine."""
     optimisers = Optimisers(model, settings)
+    settings = settings.model_copy(update={"warmup_fraction": warmup_fraction})
     for step in range(num_steps):
         done = step / num_steps
-        optimisers.set_rate(rate_at(done, warmup_fraction=warmup_fraction, final_rate=0.0))
+        optimisers.set_rate(rate_of(settings, done))
         loss(done).backward()
         optimisers.step()
 

@@ -25,7 +25,7 @@ from vitrail.models.clip import CLIPConfig
 from vitrail.tasks.contrastive.objective import contrast
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.train.optimise import Optimisers
-from vitrail.train.schedule import rate_at
+from vitrail.train.schedule import rate_of
 from vitrail.train.settings import OptimSettings
 
 FONTS = ("DejaVuSans-Bold.ttf", "DejaVuSansMono-Bold.ttf", "DejaVuSerif-Bold.ttf")
@@ -256,7 +256,6 @@ def _corners(shape: str) -> list[tuple[float, float]]:
 GRAMMAR = ("a", "photo", "of", "the", "word", "with")
 MAX_LENGTH = 14
 MAX_SHIFT = 2  # pixels
-WARMUP = 0.1  # share of the steps
 CLIP_SETTINGS = ("size", "width", "num_scenes", "num_steps", "batch_size", "learning_rate")
 """Arguments of ``train_small_clip`` that the claim ``typographic`` has as settings."""
 
@@ -330,8 +329,7 @@ def train_small_clip(
             losses, _ = contrast(*both, *both, targets, output.scale)
             torch.autograd.backward(losses.mean())
             optimisers.clip()
-            rate = rate_at((step + 0.5) / num_steps, warmup_fraction=WARMUP, final_rate=0.0)
-            optimisers.set_rate(rate)
+            optimisers.set_rate(rate_of(settings, (step + 0.5) / num_steps))
             optimisers.step()
     loaded = LoadedModel(
         model.eval(), {"name": "clip_tiny"}, preprocessing.model_dump(mode="json"), [], {"origin": "the lab"}

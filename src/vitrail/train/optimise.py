@@ -193,17 +193,6 @@ def averaging_weight(step: int, horizon: float) -> float:
     return max(1 / max(horizon, 1.0), 10 / (9 + step))
 
 
-def uniform_weight(num_averaged: int) -> float:
-    """Return the weight of the newest weights in the uniform average over ``num_averaged`` steps.
-
-    >>> [uniform_weight(num_averaged) for num_averaged in (0, 1, 2, 4)]
-    [1.0, 1.0, 0.5, 0.25]
-
-    Paper: Polyak and Juditsky 1992, the average of the iterates, updated with each.
-    """
-    return 1 / max(num_averaged, 1)
-
-
 class WeightAverage:
     """Averaged copies of the trainable parameters; buffers are not averaged.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Literal
 
 from vitrail.train.settings import OptimSettings, Replan
 
@@ -69,44 +68,28 @@ def steps_past(share: float, step: int, *, steps: int, replans: Sequence[Replan]
     )
 
 
-def rate_at(
-    progress: float,
-    *,
-    warmup_fraction: float,
-    final_rate: float,
-    schedule: Literal["cosine", "inverse_sqrt"] = "cosine",
-) -> float:
+def rate_of(optim: OptimSettings, progress: float) -> float:
     """Return the learning rate as a fraction of its peak: linear warm-up, then decay.
 
-    The cosine decays to ``final_rate``; the inverse square root is ``sqrt(warmup_fraction / progress)``,
-    which needs a warm-up.
+    The cosine decays to ``final_rate``; the inverse square root is ``sqrt(warmup_fraction / progress)``.
 
-    >>> rate_at(0.05, warmup_fraction=0.1, final_rate=0.0)
+    >>> rate_of(OptimSettings(warmup_fraction=0.1), 0.05)
     0.5
-    >>> rate_at(1.0, warmup_fraction=0.1, final_rate=0.01)
+    >>> rate_of(OptimSettings(final_rate=0.01), 1.0)
     0.01
-    >>> rate_at(0.4, warmup_fraction=0.1, final_rate=0.0, schedule="inverse_sqrt")
+    >>> rate_of(OptimSettings(warmup_fraction=0.1, schedule="inverse_sqrt"), 0.4)
     0.5
 
     Paper: Loshchilov and Hutter 2017 (SGDR), eq. 5, one period, after a warm-up; Vaswani et al. 2017, eq. 3,
     as a share of its largest value.
     """
-    if progress < warmup_fraction:
-        return progress / warmup_fraction
-    if schedule == "inverse_sqrt":
-        return math.sqrt(warmup_fraction / progress)
-    fall = (progress - warmup_fraction) / (1 - warmup_fraction)
-    return final_rate + (1 - final_rate) * 0.5 * (1 + math.cos(math.pi * fall))
-
-
-def rate_of(optim: OptimSettings, progress: float) -> float:
-    """Return the learning rate that the settings ask for, as a fraction of its peak."""
-    return rate_at(
-        progress,
-        warmup_fraction=optim.warmup_fraction,
-        final_rate=optim.final_rate,
-        schedule=optim.schedule,
-    )
+    warmup = optim.warmup_fraction
+    if progress < warmup:
+        return progress / warmup
+    if optim.schedule == "inverse_sqrt":
+        return math.sqrt(warmup / progress)
+    fall = (progress - warmup) / (1 - warmup)
+    return optim.final_rate + (1 - optim.final_rate) * 0.5 * (1 + math.cos(math.pi * fall))
 
 
 def is_crossed(parts: int, before: float, after: float) -> bool:

@@ -17,7 +17,7 @@ from vitrail.models.checkpoint import state_tensors
 from vitrail.train.evaluate import run_evaluator
 from vitrail.train.machine import autocast
 from vitrail.train.objective import Loss, Objective
-from vitrail.train.optimise import Optimisers, WeightAverage, averaging_weight, uniform_weight
+from vitrail.train.optimise import Optimisers, WeightAverage, averaging_weight
 from vitrail.train.processes import (
     Processes,
     distribute,
@@ -186,8 +186,9 @@ class TrainStep:
 
     def _averaging_weight(self, step: int, plan: TrainSettings) -> float:
         if self.optim.average == "tail":
+            # The average of the iterates, updated with each (Polyak and Juditsky 1992); before, the weights.
             begin = 1 - self.optim.tail_fraction
-            return uniform_weight(steps_past(begin, step + 1, steps=plan.steps, replans=plan.replans))
+            return 1 / max(1, steps_past(begin, step + 1, steps=plan.steps, replans=plan.replans))
         horizon = self.optim.ema_fraction * planned_steps(step, steps=plan.steps, replans=plan.replans)
         return averaging_weight(step + 1, horizon)
 

@@ -16,7 +16,7 @@ from making.small_exports import generated, small_detr, small_vit, write_package
 from vitrail.cli import main
 from vitrail.core.errors import ConfigError
 from vitrail.engines.export.exporting import export_model
-from vitrail.engines.export.formats import open_onnx, save_onnx, to_onnx, unsupported
+from vitrail.engines.export.formats import FORMATS, save_onnx, to_onnx, unsupported
 from vitrail.engines.export.package import PortSpec
 from vitrail.engines.export.tracing import Traced
 from vitrail.serve import ServeSettings, serve
@@ -135,5 +135,5 @@ def test_zeros_beside_a_map_count_in_a_maximum(tmp_path: Path):
 
     save_onnx(to_onnx(Traced(program, (images_port,), (maxima_port,))), tmp_path / "model.onnx")
 
-    (found,) = open_onnx(tmp_path / "model.onnx")((images,))
+    (found,) = FORMATS["onnx"].open(tmp_path, "float32")((images,))
     torch.testing.assert_close(found, PaddedMaximum()(images), rtol=0, atol=0)

@@ -7,7 +7,9 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -100,7 +102,23 @@ class OnnxFormat:
             save_onnx(model, path)
 
     def open(self, folder: Path, precision: Precision, *, trust: bool = False) -> Runner:
-        return open_onnx(folder / MODEL_FILES["onnx"][0])
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3  # errors
+        path = str(folder / MODEL_FILES["onnx"][0])
+        try:
+            session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its errors have no base class
+            raise unsupported("ONNX Runtime", error) from error
+        names = [port.name for port in session.get_inputs()]
+
+        def run(inputs: Inputs) -> Outputs:
+            given = {name: each.numpy() for name, each in zip(names, inputs, strict=True)}
+            return tuple(torch.from_numpy(each) for each in session.run(None, given))
+
+        return run
 
 
 class OpenVinoFormat:
@@ -140,8 +158,18 @@ class OpenVinoFormat:
         for ports, specs in ((model.inputs, traced.inputs), (model.outputs, traced.outputs)):
             for port, spec in zip(ports, specs, strict=True):
                 port.get_tensor().set_names({spec.name})
-        if precision == "int8":
-            model = _quantise_openvino(model, name_inputs(calibration, traced.inputs))
+        if precision == "int8":  # weights and activations, where nncf finds it cheap
+            import nncf
+
+            batches = name_inputs(calibration, traced.inputs)
+            with quiet(), redirect_stdout(io.StringIO()):  # nncf draws a progress bar for each of its steps
+                model = nncf.quantize(
+                    model,
+                    nncf.Dataset(batches),
+                    model_type=nncf.ModelType.TRANSFORMER,  # keeps softmax, norms and sums in float32
+                    preset=nncf.QuantizationPreset.MIXED,  # activations of GELU are mostly positive
+                    subset_size=len(batches),
+                )
         openvino.save_model(model, folder / MODEL_FILES["openvino"][0], compress_to_fp16=False)
 
     def open(self, folder: Path, precision: Precision, *, trust: bool = False) -> Runner:
@@ -300,32 +328,6 @@ def save_onnx(model: Any, path: Path) -> None:
     )
 
 
-def open_onnx(path: Path) -> Runner:
-    """Return an ONNX Runtime session as a function, with torch's number of threads.
-
-    Raises:
-        ConfigError: ONNX Runtime does not support the model.
-    """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3  # errors
-    try:
-        session = onnxruntime.InferenceSession(
-            str(path), sess_options=options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:  # its errors have no base class
-        raise unsupported("ONNX Runtime", error) from error
-    names = [port.name for port in session.get_inputs()]
-
-    def run(inputs: Inputs) -> Outputs:
-        given = {name: each.numpy() for name, each in zip(names, inputs, strict=True)}
-        return tuple(torch.from_numpy(each) for each in session.run(None, given))
-
-    return run
-
-
 def _name_padded_axes(graph: Any) -> None:
     """Name the axes of paddings before a pooling, which does not change the result.
 
@@ -353,16 +355,6 @@ def _name_padded_axes(graph: Any) -> None:
             node.input[index] = name
 
 
-class _CalibrationReader:
-    """Feeds calibration batches to ONNX Runtime."""
-
-    def __init__(self, batches: Sequence[dict[str, Any]]) -> None:
-        self._left = iter(batches)
-
-    def get_next(self) -> dict[str, Any] | None:
-        return next(self._left, None)
-
-
 def _quantise_onnx(model: Any, path: Path, calibration: Sequence[dict[str, Any]]) -> None:
     """Write a graph with int8 weight products: activations 0 to 255, weights per column.
 
@@ -375,7 +367,7 @@ def _quantise_onnx(model: Any, path: Path, calibration: Sequence[dict[str, Any]]
         quantize_static(
             model,
             str(path),
-            _CalibrationReader(calibration),
+            SimpleNamespace(get_next=partial(next, iter(calibration), None)),  # a CalibrationDataReader
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=list(QUANTISED_BY_ONNX),
             per_channel=True,
@@ -390,17 +382,3 @@ def _openvino_capabilities() -> list[str]:
     import openvino
 
     return list(openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
-
-
-def _quantise_openvino(model: Any, calibration: Sequence[dict[str, Any]]) -> Any:
-    """Quantise weights and activations to int8 where nncf finds it cheap."""
-    import nncf
-
-    with quiet(), redirect_stdout(io.StringIO()):  # nncf draws a progress bar for each of its steps
-        return nncf.quantize(
-            model,
-            nncf.Dataset(calibration),
-            model_type=nncf.ModelType.TRANSFORMER,  # keeps softmax, norms and sums in float32
-            preset=nncf.QuantizationPreset.MIXED,  # activations of GELU are mostly positive
-            subset_size=len(calibration),
-        )

@@ -13,7 +13,7 @@ import logging
 import operator
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -162,11 +162,6 @@ def _example_size(image_size: tuple[int, int], multiple: int) -> tuple[int, int]
     return rows * multiple, (columns + (rows == columns)) * multiple
 
 
-def quiet() -> AbstractContextManager[None]:
-    """Silence developer notes of exporters."""
-    return _SILENCE.on()
-
-
 @contextmanager
 def _silence() -> Iterator[None]:
     before = logging.root.manager.disable
@@ -179,7 +174,8 @@ def _silence() -> Iterator[None]:
         logging.disable(before)
 
 
-_SILENCE = SharedSwitch(_silence)  # of all threads
+quiet = SharedSwitch(_silence).on
+"""Silence developer notes of exporters, in all threads."""
 
 
 def fold_constants(module: fx.GraphModule) -> fx.GraphModule:
