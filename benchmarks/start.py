@@ -2,7 +2,8 @@
 
 Processor time is that of user and system, of the command and its threads. It depends less on what else the
 machine does than wall clock, but not little. A tiny ViT for digits is trained first, unless a run and its
-data are named. Commands run once unmeasured, so that bytecode is compiled and files are cached, and then in turn.
+data are named. Commands run once unmeasured, so that bytecode is compiled and files are cached, and then in
+turn.
 
 Example: python benchmarks/start.py --rounds 5
 """
