@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -26,21 +26,17 @@ from vitrail.train.machine import inspect_machine
 FOUND_FILE = "found.safetensors"  # too large for a report: every prediction on the test images
 
 
-class FoundBoxes(NamedTuple):
-    """A run's predictions on the test images, with the ground truth."""
-
-    images: list[ImageBoxes]
-    num_classes: int
-
-
 class AveragePrecision(ComparisonMetric):
     """COCO's average precision; being no mean over images, it has no exact test."""
 
     score = "ap"
     least_resamples = 200  # each is a run of COCO's protocol
 
-    def read(self, folder: Path) -> FoundBoxes:
-        """Return the model's predictions on the test images; they are kept beside the report."""
+    def read(self, folder: Path) -> tuple[list[ImageBoxes], int]:
+        """Return the model's predictions on the test images, and the number of classes.
+
+        The predictions are kept beside the report.
+        """
         loaded = load_any(folder)
         source = open_run(folder).experiment.data.source
         (scoring,) = open_scoring(folder, loaded, source, "test")
@@ -52,18 +48,18 @@ class AveragePrecision(ComparisonMetric):
             model = loaded.model.to(inspect_machine().device)
             run_evaluator(evaluator, scoring.objective, model, scoring.source, batch_size=scoring.batch_size)
             atomic_write(folder / FOUND_FILE, save(evaluator.state()))
-        return FoundBoxes(evaluator.images_in_order(), len(loaded.class_names))
+        return evaluator.images_in_order(), len(loaded.class_names)
 
     def resample(
-        self, runs: Sequence[FoundBoxes], num_resamples: int
+        self, runs: Sequence[tuple[list[ImageBoxes], int]], num_resamples: int
     ) -> Float64[np.ndarray, " {num_resamples}"]:
         """Return the mean average precision; 0 if the drawn images have no box."""
         scores = [
             [
-                coco_scores([run.images[row] for row in drawn], run.num_classes, brief=True).ap or 0
-                for run in runs
+                coco_scores([images[row] for row in drawn], num_classes, brief=True).ap or 0
+                for images, num_classes in runs
             ]
-            for drawn in resample(len(runs[0].images), num_resamples)
+            for drawn in resample(len(runs[0][0]), num_resamples)
         ]
         return np.mean(scores, axis=1)
 
