@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -113,7 +114,7 @@ def relative_name(path: Path, root: Path) -> str:
 def find_by_ends(names: Sequence[str], folder: Path) -> list[Path | None]:
     """Find images in a folder by the ends of their paths, in any case, with or without suffix.
 
-    None where several images fit equally well, or none does.
+    None where several images fit equally well, or none does, or where one fits several names.
     """
     by_end: dict[str, list[Path]] = {}
     for image in list_images(folder):
@@ -121,8 +122,12 @@ def find_by_ends(names: Sequence[str], folder: Path) -> list[Path | None]:
         for form in (path, os.path.splitext(path)[0]):
             for end in _ends(form):
                 by_end.setdefault(end, []).append(image)
-    fitting = [next((by_end[end] for end in _ends(_plain(name)) if end in by_end), []) for name in names]
-    return [files[0] if len(files) == 1 else None for files in fitting]
+    fitting = {
+        name: next((by_end[end] for end in _ends(_plain(name)) if end in by_end), []) for name in names
+    }
+    found = {name: files[0] for name, files in fitting.items() if len(files) == 1}
+    num_names = Counter(found.values())
+    return [found[name] if name in found and num_names[found[name]] == 1 else None for name in names]
 
 
 def _plain(path: str) -> str:

@@ -622,9 +622,12 @@ def test_images_of_a_table_are_found_by_the_ends_of_their_paths(tmp_path: Path, 
 
     labels_by_colour(dataset)
     assert [finding.check for finding in dataset.findings] == ["images-elsewhere"]
-    (tmp_path / "all.csv").write_text("image,label\n0.png,blue\n1.png,red\n")  # several of each name
-    with pytest.raises(DataError, match="none of them exists"):
-        open_dataset(tmp_path / "all.csv")
+    several_of_each_name = "0.png,blue\n1.png,red\n"
+    several_names_of_each = "a/blue/0.png,blue\nb/blue/0.png,red\n"
+    for rows in (several_of_each_name, several_names_of_each):
+        (tmp_path / "all.csv").write_text(f"image,label\n{rows}")
+        with pytest.raises(DataError, match="none of them exists"):
+            open_dataset(tmp_path / "all.csv")
 
 
 def test_columns_of_a_table_can_be_named(tmp_path: Path) -> None:
