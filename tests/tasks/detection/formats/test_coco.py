@@ -292,6 +292,21 @@ def test_boxes_are_those_around_outlines_where_there_are_none(
     assert raw.splits["train"].boxes[1].tolist() == ([] if box is None else [box])
 
 
+@pytest.mark.parametrize(("shift", "found"), [(0, []), (1, []), (60, ["outlines-elsewhere"])])
+def test_an_outline_in_another_place_than_the_box_is_told(
+    tmp_path: Path, shift: float, found: list[str]
+) -> None:
+    def change(content: Any) -> None:
+        left, top, width, height = content["annotations"][0]["bbox"]
+        outline = [left + shift, top, left + shift + width, top, left + shift, top + height]
+        content["annotations"][0]["segmentation"] = [outline]
+
+    raw = read_changed(tmp_path, change)
+
+    assert [finding.check for finding in raw.findings] == found
+    assert raw.splits["train"].num_boxes == 6
+
+
 def test_annotations_without_image_and_images_without_entry_are_facts(tmp_path: Path) -> None:
     def change(content: Any) -> None:
         content["annotations"].append({"image_id": 999, "bbox": [1, 2, 3, 4], "category_id": 2})

@@ -45,6 +45,7 @@ from vitrail.tasks.detection.assembly import (
 from vitrail.tasks.detection.dataset import RawBoxes
 from vitrail.tasks.detection.findings import finding
 
+COMPARED_OUTLINES = 5000  # of a file, with their boxes; all of COCO's would take half a minute
 KEYS = ("images", "annotations", "categories")
 EXPECTED = 'a JSON object with the lists "images", "annotations" and "categories", as COCO has it'
 
@@ -116,9 +117,13 @@ def read_coco(
             reading.note("malformed-entries", f"{where} (image_id {entry.get('image_id')!r:.40})")
         elif key in images:
             box, category, crowd = (entry.get(name) for name in ("bbox", "category_id", "iscrowd"))
-            if not box and (around := _box_around(entry.get("segmentation"))) is not None:
+            is_compared = not box or position < COMPARED_OUTLINES
+            around = _box_around(entry.get("segmentation")) if is_compared else None
+            if around is not None and not box:
                 reading.note("outlines", f"{where}, {images[key].name}")
                 box = around
+            elif around is not None and not _holds_middle(box, around):
+                reading.note("outlines-elsewhere", f"{where}, {images[key].name}")
             others = [name for name in ("segmentation", "keypoints") if not box and entry.get(name)]
             unread = f", {' and '.join(others)} not read" if others else ""
             called = f"{where}, {images[key].name} (bbox {box!r:.60}, category_id {category!r:.40}{unread})"
@@ -164,6 +169,13 @@ def _box_around(outline: Any) -> list[float] | None:
     together = np.array([number for each in points for number in each or ()]).reshape(-1, 2)
     first, last = together.min(axis=0), together.max(axis=0)
     return [*first.tolist(), *(last - first).tolist()]
+
+
+def _holds_middle(box: Any, around: Sequence[float]) -> bool:
+    """Whether a box holds the middle of another, its last numbers being a size or a corner."""
+    numbers = finite_numbers(box) if isinstance(box, list) and len(box) == 4 else None
+    sides = zip(numbers[:2], numbers[2:], around[:2], around[2:], strict=True) if numbers else ()
+    return all(low <= first + length / 2 <= low + side for low, side, first, length in sides)
 
 
 def _add_category_names(path: Path, entries: list[Any], names: dict[int, str]) -> None:
