@@ -22,6 +22,7 @@ from making.box_scenes import (
 from vitrail.core.errors import DataError
 from vitrail.tasks.classification.opening import open_dataset
 from vitrail.tasks.registry import recognise, task_of_source
+from vitrail.tasks.translation.opening import open_pairs
 
 
 def put(path: Path, content: str = "") -> Path:
@@ -69,6 +70,13 @@ def test_tables_of_pairs_are_pairs(tmp_path: Path, name: str, content: str) -> N
 def test_parquet_is_recognised_by_its_columns(tmp_path: Path, columns: dict[str, Any], task: str) -> None:
     pq.write_table(pa.table(columns), tmp_path / "train.parquet")
     assert recognise(tmp_path / "train.parquet") == recognise(tmp_path) == task
+
+
+def test_a_translation_memory_is_explained_as_pairs(tmp_path: Path) -> None:
+    path = put(tmp_path / "old.tmx", "<tmx></tmx>")
+    assert recognise(path) == "translation"
+    with pytest.raises(DataError, match=r"Export the translation memory as two columns, old\.tsv"):
+        open_pairs(path)
 
 
 def test_a_setting_that_one_task_has_decides(tmp_path: Path) -> None:

@@ -206,12 +206,7 @@ class PairVocabulary(NamedTuple):
         kind: SubwordKind = "bpe",
         is_joint: bool = True,
     ) -> Self:
-        """Learn one vocabulary of both languages together, or one of each.
-
-        Args:
-            sources: sentences, prepared as for encoding; so are ``targets``, their translations.
-            size: number of subwords of each vocabulary, including special tokens.
-        """
+        """Learn one vocabulary of both languages together, or one of each, from prepared sentences."""
         if is_joint:
             joint = SentencePieceSubwords.train([*sources, *targets], size=size, kind=kind)
             return cls(joint, joint)

@@ -135,11 +135,6 @@ class RawCaptions:
     ) -> None:
         """Add the image files of a split that captions name.
 
-        Args:
-            by_name: captions by image name, as annotated.
-            root: names are relative to this folder.
-            where: source of the captions, for error messages.
-
         Raises:
             DataError: there are captions, but none of their images.
         """

@@ -88,9 +88,7 @@ def caption_scores(
     """Score one caption per image against all of its references.
 
     Args:
-        references: at least one per image.
         num_resamples: of BLEU-4's bootstrap, as for ``score_corpus``.
-        cider: CIDEr-D of each image, if it is known.
 
     Raises:
         ConfigError: sacrebleu or rouge-score is not installed.
@@ -186,10 +184,6 @@ def cider_scores(hypotheses: Sequence[Words], references: Sequence[Sequence[Word
 
     Document frequencies come from the references, so scores of different data sets, or of subsets, are not
     comparable; the score of a single image is 0.
-
-    Args:
-        hypotheses: words of one caption per image.
-        references: words of each reference, at least one per image.
 
     Raises:
         DataError: there is no image, not a list of references for each, or one without references.

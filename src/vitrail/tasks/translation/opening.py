@@ -17,7 +17,7 @@ from vitrail.tasks.translation import published_sets
 from vitrail.tasks.translation.dataset import PairDataset, RawPairs
 from vitrail.tasks.translation.formats import PAIR_FORMATS
 from vitrail.tasks.translation.formats.tables import NAME, is_of_pairs, read_by_name
-from vitrail.tasks.translation.formats.text_files import has_one_side
+from vitrail.tasks.translation.formats.text_files import MEMORY, has_one_side
 from vitrail.tasks.translation.settings import PairDataSettings
 
 SURE, SURE_BY_NAME, LIKELY = 4, 5, 1  # captions may look like text with tabs and then win, except by name
@@ -112,6 +112,8 @@ def _read_path(path: Path, wanted: Languages | None) -> tuple[RawPairs, str] | N
 def _remedy(path: Path) -> str:
     if path.is_file() and not path.stat().st_size:
         return "The file is empty: write or download it again"
+    if path.suffix.lower() == MEMORY:
+        return f"Export the translation memory as two columns, {path.stem}.tsv or {path.stem}.csv"
     if path.is_file() and path.suffix:
         return f"If it is one side of two, put the other beside it: {path.stem}.en and {path.stem}.de"
     return "Name the two files of a text by their languages, such as train.en and train.de"

@@ -11,8 +11,6 @@ from vitrail.tasks import serving
 from vitrail.tasks.translation.explanation import explain_text
 from vitrail.tasks.translation.predictor import Translator
 
-WARM_UP = "a"
-
 
 class ServedTranslator(serving.Servable):
     """Translate texts of one sentence each."""
@@ -34,7 +32,7 @@ class ServedTranslator(serving.Servable):
         }
 
     def warm_up(self, num_inputs: int) -> None:
-        list(self.translator.translate([WARM_UP] * num_inputs))
+        list(self.translator.translate(["a"] * num_inputs))
 
     def read(self, given: serving.Given, options: serving.Options, max_pixels: int) -> serving.Work:
         return serving.Work(given.name, serving.given_text(given), options)

@@ -73,7 +73,14 @@ class TranslationTask(contract.Task):
         """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""
         pretrained = load_start(experiment.weights, experiment.model.name, task=self.name)
         if pretrained is None:
-            vocabulary = _learn_vocabulary(experiment.data, dataset)
+            data, prepare = experiment.data, _preprocessing(experiment.data, dataset).prepare
+            vocabulary = PairVocabulary.train(
+                prepare(dataset.train.sources),
+                prepare(dataset.train.targets),
+                size=data.vocabulary_size,
+                kind=data.subwords,
+                is_joint=data.joint_vocabulary,
+            )
             files = vocabulary.to_files()
         else:
             vocabulary, files = PairVocabulary.from_files(pretrained.files), dict(pretrained.files)
@@ -162,15 +169,4 @@ TASK = TranslationTask()
 def _preprocessing(data: PairDataSettings, dataset: PairDataset) -> PairPreprocessing:
     return PairPreprocessing(
         languages=dataset.languages, tokenised=data.tokenised, lower_case=data.lower_case
-    )
-
-
-def _learn_vocabulary(data: PairDataSettings, dataset: PairDataset) -> PairVocabulary:
-    prepare = _preprocessing(data, dataset).prepare
-    return PairVocabulary.train(
-        prepare(dataset.train.sources),
-        prepare(dataset.train.targets),
-        size=data.vocabulary_size,
-        kind=data.subwords,
-        is_joint=data.joint_vocabulary,
     )

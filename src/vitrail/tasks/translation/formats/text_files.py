@@ -16,6 +16,7 @@ from vitrail.data.text.languages import Languages, choose_languages, is_language
 from vitrail.data.text.lines import GZIP_SUFFIX, read_lines
 from vitrail.tasks.translation.dataset import PairSplit, RawPairs
 
+MEMORY = ".tmx"
 MAX_SHIFT = 0.2  # fraction of the lines; a greater difference means unrelated texts, not a gap
 CLEAR_GAP = 0.7  # cost of the best alignment over that of shuffled lines; near 1 for unrelated lengths
 SHORT_LINE = 10  # characters added to both lengths, to damp the ratio of short lines
@@ -31,7 +32,9 @@ def recognises(path: Path, wanted: Languages | None) -> bool:
 
 
 def has_one_side(path: Path) -> bool:
-    """Tell a folder of texts such as ``train.en`` alone, which opening explains."""
+    """Tell a folder of texts such as ``train.en`` alone, or a translation memory, which opening explains."""
+    if path.suffix.lower() == MEMORY:
+        return path.is_file()
     return path.is_dir() and any(split_of(stem) for stem in _list_texts(path, None))
 
 
