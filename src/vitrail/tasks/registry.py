@@ -96,7 +96,7 @@ def check(dataset: Any, progress: Progress | None = None) -> Verdict:
     >>> verdict.usable, verdict.counts["images"]
     (True, {'train': 1366, 'validation': 72, 'test': 359})
     """
-    opened = open_dataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
+    opened = dataset if hasattr(dataset, "source") else open_dataset(dataset)
     return task_of_source(opened.source).check(opened, progress)
 
 

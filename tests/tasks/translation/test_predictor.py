@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from operator import length_hint
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -182,6 +183,12 @@ def test_a_saved_translator_is_loaded_from_its_run(translator: Translator, tmp_p
     assert list(found) == list(translator.translate(ENGLISH, **search))
 
 
+def test_what_is_no_text_is_refused_by_its_type(translator: Translator) -> None:
+    texts: list[Any] = ["A dog", 3]
+    with pytest.raises(ConfigError, match=r"3 is of the type int\. Expected text"):
+        list(translator.translate(iter(texts)))
+
+
 def test_a_classifier_is_no_translator(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"not for translation.*vitrail predict"):
         Translator(save_vit(tmp_path / "model"))
@@ -196,10 +203,11 @@ def test_a_classifier_is_no_translator(tmp_path: Path) -> None:
         ({"batch_tokens": 0}, "batch is 0"),
         ({"read_ahead": 0}, "read ahead is 0"),
         ({"max_length": 0}, "maximum length is 0"),
+        ({"length_penalty": float("nan")}, "length penalty is nan. Expected a finite number"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused_at_once(
-    translator: Translator, changes: dict[str, int], message: str
+    translator: Translator, changes: dict[str, float], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         translator.translate(["A dog"], **changes)

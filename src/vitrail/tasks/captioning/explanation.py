@@ -23,6 +23,7 @@ from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.captioning.scores import CaptionTables
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
 from vitrail.tasks.generation import nothing_to_show, typical_rows
+from vitrail.tasks.predicting import text_of
 
 LONGEST_GRID = 64  # tokens; a word has one row, so its map may be fine
 MAX_TOKENS = 100  # of a given caption
@@ -90,7 +91,7 @@ def _mean_over_layers(layers: Sequence[AttentionMap]) -> tuple[AttentionMap, ...
 
 def read_caption(captioner: Captioner, caption: str) -> GroupedWords:
     """Split a given caption into words, as the model reads them; ``DataError`` for none, or too many."""
-    (text,) = captioner.preprocessing.prepare([caption])
+    (text,) = captioner.preprocessing.prepare([text_of(caption)])
     found = words_of_text(captioner.vocabulary, text)
     if not found.tokens:
         raise DataError(

@@ -178,9 +178,9 @@ class Detector:
         """
         if threshold is None:
             return self.threshold
-        if not 0 <= threshold <= 1:
+        if not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
             raise ConfigError(
-                f"the confidence threshold is {threshold}",
+                f"the confidence threshold is {threshold!r}",
                 expected="a number from 0 to 1",
                 remedy=f"Choose {DEFAULT_THRESHOLD}; a lower one keeps more boxes, of which more are wrong",
             )

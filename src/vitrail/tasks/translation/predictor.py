@@ -22,6 +22,7 @@ from vitrail.tasks.predicting import (
     Answered,
     ResultStream,
     answer_in_order,
+    check_positive,
     device_or_default,
     open_in_torch,
     ranked_rows,
@@ -112,6 +113,7 @@ class Translator:
         device: str | torch.device | None = None,
         max_source_length: int = MAX_SOURCE_LENGTH,
     ) -> None:
+        check_positive("the maximum source length", max_source_length)
         self._decoder: TorchDecoder | CTranslate2Decoder
         if is_ctranslate2(source):
             folder = Path(cast("str | Path", source))

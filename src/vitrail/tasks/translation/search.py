@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import ConfigError, check_name
 from vitrail.data.text.rows import join_rows
 from vitrail.models.contract import TranslationModel, TranslationModelConfig
 from vitrail.models.decoding import USUAL_PATIENCE, Hypothesis, PenaltyForm, beam_search
@@ -71,12 +72,19 @@ class Search(NamedTuple):
         )
 
     def check(self, batch_tokens: int, read_ahead: int) -> None:
-        """Refuse numbers that are not positive, and more translations than the beam keeps."""
+        """Refuse numbers that are not positive, no numbers, and more translations than the beam keeps."""
         check_positive("the beam size", self.beam_size)
         check_positive("the number of translations", self.num_best)
         check_positive("the number of subwords of a batch", batch_tokens)
         check_positive("the number of lines read ahead", read_ahead)
         check_positive("the maximum length", 1 if self.max_length is None else self.max_length)
+        check_name("form of the length penalty", self.penalty_form, get_args(PenaltyForm))
+        if not isinstance(self.length_penalty, int | float) or not math.isfinite(self.length_penalty):
+            raise ConfigError(
+                f"the length penalty is {self.length_penalty!r}",
+                expected="a finite number",
+                remedy="Choose 1, or 0 for short translations",
+            )
         if self.beam_size > MOST_BEAMS:
             raise ConfigError(
                 f"the beam size is {self.beam_size:,}",
