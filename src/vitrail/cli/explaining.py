@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -136,8 +135,7 @@ def explain(
     for each in done.explained:
         if words := getattr(each.answer, "unknown_words", ()):
             subject = "1 word is" if len(words) == 1 else f"{len(words)} words are"
-            listed = ", ".join(words)
-            sys.stderr.write(f"vitrail: warning: {subject} not in the model's vocabulary: {listed}\n")
+            show.stage(f"warning: {subject} not in the model's vocabulary: {', '.join(words)}")
     return EXIT_SOME_FAILED if done.errors else 0
 
 

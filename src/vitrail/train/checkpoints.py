@@ -101,10 +101,8 @@ class Selection:
         return 0 < self.patience <= self.num_since
 
     def stopped_early(self, step: int, former_steps: int) -> StoppedEarly:
-        score = None if self.best_by is None else self.best_by[0]
-        if self.best is None:
-            return StoppedEarly(step, former_steps, best_step=None, score=score, best=None)
-        return StoppedEarly(step, former_steps, self.best.step, score, self.best.value)
+        best, score = self.best, self.best_by and self.best_by[0]
+        return StoppedEarly(step, former_steps, best and best.step, score, best and best.value)
 
 
 def select_by(objective: Objective, validation: SampleSource | None, settings: TrainSettings) -> Selection:

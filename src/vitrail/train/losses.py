@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -115,26 +116,12 @@ def gather_rows(x: Float[Tensor, "rows dim"]) -> tuple[Float[Tensor, "all_rows d
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return x, 0
+    from torch.distributed.nn.functional import all_gather
+
     own = torch.tensor([len(x)], device=x.device)
     counts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(counts, own)
     sizes = [int(count) for count in counts]
-    gathered: Tensor = _Gather.apply(x, sizes)  # type: ignore[no-untyped-call]
+    parts = all_gather(F.pad(x, (0, 0, 0, max(sizes) - len(x))))
+    gathered = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
     return gathered, sum(sizes[: dist.get_rank()])
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, x: Tensor, sizes: list[int]) -> Tensor:
-        context.sizes = sizes
-        padded = x.new_zeros(max(sizes), x.shape[1])
-        padded[: len(x)] = x
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        total = gradients[0].contiguous().clone()
-        dist.all_reduce(total)
-        return total.split(context.sizes)[dist.get_rank()], None
