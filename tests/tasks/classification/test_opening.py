@@ -454,6 +454,11 @@ UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
             r"x.csv has the columns 'image', 'label'; y.csv .*: name one of 2 tables, or call them train",
         ),
         ({"all.json": b'{"pictures": ['}, "all.json", r"all.json cannot be read: Expecting value"),
+        (
+            {"a.png": RED, "all.csv": b"image,label,split\na.png,cat,test\na.png,dog,test\n"},
+            "all.csv",
+            r"2 classes \('cat', 'dog'\) and 0 training images.*vitrail evaluate RUN .*all.csv",
+        ),
         ({"all.json": b""}, "all.json", r"all.json cannot be read: it is empty"),
         ({"all.json": b"{}"}, "all.json", r"all.json is of no known format"),
         ({"all.json": b'[{"en": "Go."}]'}, "all.json", r"one JSON list of 1 item\. .*jq -c '\.\[\]'"),

@@ -66,7 +66,9 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
         raise DataError(
             f"{text} has {classes} ({listed}) and {images}{tables}",
             expected="at least two classes with images",
-            remedy="Add a folder, or rows, of another class",
+            remedy="Add a folder, or rows, of another class"
+            if len(dataset.train)
+            else f"Add training images; a trained model is scored without: vitrail evaluate RUN {text}",
         )
     return dataset
 

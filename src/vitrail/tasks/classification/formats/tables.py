@@ -59,7 +59,7 @@ def read(path: Path, named: tuple[str, str] = ("", "")) -> RawDataset:
     tables = {split: _read_parts(parts, named) for split, parts in files.items()}
     found = {split: _rows_of(table, *named) for split, table in tables.items()}
     rows = {split: part.rows for split, part in found.items()}
-    if set(rows) == {"train"} and "train" in (parts := tables["train"].rows_by_split()):
+    if set(rows) == {"train"} and (parts := tables["train"].rows_by_split()):
         split_of = {index: split for split, indices in parts.items() for index in indices}
         rows = {split: [row for row in rows["train"] if split_of[row.number] == split] for split in parts}
     stored = next((part.class_names for part in found.values() if part.class_names), ())
