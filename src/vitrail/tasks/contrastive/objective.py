@@ -105,15 +105,8 @@ def contrast(
 ) -> tuple[Float[Tensor, " own"], Int[Tensor, " own"]]:
     """Return the symmetric loss of each pair, and whether each image is nearest to its own text.
 
-    The loss is the mean of two cross entropies: image to all texts, and text to all images.
-
-    Args:
-        images: normalised embeddings.
-        texts: one per image.
-        all_images: candidates for each text.
-        all_texts: candidates for each image.
-        targets: index of each pair among all.
-        scale: logit scale of the cosines.
+    The loss is the mean of two cross entropies: image to all texts, and text to all images. All embeddings are
+    normalised; ``targets`` are the indices of the pairs among all.
 
     Paper: Radford et al. 2021, figure 3; Oord et al. 2018, equation 4.
     """
@@ -205,9 +198,6 @@ def retrieval_ranks(
     image_of_text: Int[Tensor, " texts"],
 ) -> RetrievalRanks:
     """Rank by dot products; ties count against the correct match.
-
-    Args:
-        image_of_text: index of each text's image.
 
     >>> images, texts = torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.9, 0.1]])
     >>> ranks = retrieval_ranks(images, texts, torch.tensor([0, 1, 1]))

@@ -57,11 +57,7 @@ def read(path: Path, settings: TextDataSettings) -> RawTexts:
 
 
 def read_sentences(path: Path, tag_column: int | None = None) -> Iterator[TextRow]:
-    """Yield the sentences of one file, named by their first lines.
-
-    Raises:
-        DataError: as ``read``.
-    """
+    """Yield the sentences of one file, named by their first lines; raises as ``read``."""
     width = column = 0
     found: list[tuple[int, list[str]]] = []
     for number, line in enumerate([*read_lines(path), ""], start=1):
