@@ -48,11 +48,7 @@ class SubwordSampler:
         self._kept: dict[float, dict[str, Cuts]] = {}
 
     def encode(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
-        """Cut each text into subwords, as a function of the arguments alone.
-
-        Args:
-            dropout: probability that a merge is skipped; of unigrams the exponent of their probabilities.
-        """
+        """Cut each text into subwords; ``dropout`` of unigrams is the exponent of their probabilities."""
         kept = self._kept.setdefault(dropout, {})
         draws = random.Random(seed)
         rows = []

@@ -105,7 +105,7 @@ def contrast(
 ) -> tuple[Float[Tensor, " own"], Int[Tensor, " own"]]:
     """Return the symmetric loss of each pair, and whether each image is nearest to its own text.
 
-    The loss is the mean of two cross entropies: image to all texts, and text to all images. All embeddings are
+    The loss is the mean of two cross entropies: image to all texts, and text to all images. Embeddings are
     normalised; ``targets`` are the indices of the pairs among all.
 
     Paper: Radford et al. 2021, figure 3; Oord et al. 2018, equation 4.

@@ -55,9 +55,7 @@ class TranslationTask(contract.Task):
 
     def data_settings(self, source: str, loaded: LoadedModel | None = None) -> PairDataSettings:
         """With the languages of a saved model."""
-        if loaded is None:
-            return PairDataSettings(source=source)
-        languages = PairPreprocessing.from_tree(loaded.preprocessing).languages
+        languages = None if loaded is None else PairPreprocessing.from_tree(loaded.preprocessing).languages
         return PairDataSettings(source=source, languages=languages)
 
     def open(self, data: PairDataSettings) -> PairDataset:
