@@ -113,7 +113,7 @@ def locate(
     read: Callable[[Path], tuple[R, str] | None],
     read_by_name: Callable[[str], R],
     is_name: re.Pattern[str] = HUB_NAME,
-    missing: tuple[str, str] = ("path", "an existing folder or file, or a Hugging Face name (hf:owner/name)"),
+    missing: tuple[str, ...] = ("path", "an existing folder or file, or a Hugging Face name (hf:owner/name)"),
 ) -> tuple[R, str]:
     """Return what was read, and the name of its format.
 
@@ -124,7 +124,7 @@ def locate(
         read: reads a path and returns its format, or returns None if nothing is there.
         read_by_name: reads a data set of the hub.
         is_name: the form of such a data set's name.
-        missing: what is not there, and what was expected, for the error.
+        missing: what is not there, what was expected and, if known, the remedy, for the error.
 
     Raises:
         DataError: there is nothing of that name, or it cannot be read.
@@ -151,5 +151,5 @@ def locate(
     raise DataError(
         f"there is no {missing[0]} {text!r}",
         expected=missing[1],
-        remedy=f"Correct the path; the current folder is {Path.cwd()}",
+        remedy=missing[2] if missing[2:] else f"Correct the path; the current folder is {Path.cwd()}",
     )

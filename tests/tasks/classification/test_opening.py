@@ -459,6 +459,7 @@ UNKNOWN_COLUMNS = {"all.csv": b"picture_url,words\nred0.png,a red one\n"}
             "all.csv",
             r"2 classes \('cat', 'dog'\) and 0 training images.*vitrail evaluate RUN .*all.csv",
         ),
+        ({}, "a" * 300, "cannot be opened: File name too long"),
         ({"all.json": b""}, "all.json", r"all.json cannot be read: it is empty"),
         ({"all.json": b"{}"}, "all.json", r"all.json is of no known format"),
         ({"all.json": b'[{"en": "Go."}]'}, "all.json", r"one JSON list of 1 item\. .*jq -c '\.\[\]'"),

@@ -18,7 +18,7 @@ from vitrail.core.errors import DataError, did_you_mean, missing_package
 from vitrail.data.dataset import ImageDataset, ImageSplit, are_characters
 from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import about, number_of
-from vitrail.data.formats import HUB_NAME, HUB_PREFIX, RawDataset, damaged, format_of
+from vitrail.data.formats import HUB_PREFIX, RawDataset, damaged, format_of, locate
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import divide
 from vitrail.data.tables import tell_tables
@@ -121,25 +121,24 @@ def _own_name(text: str) -> str:
 
 
 def _read(text: str, columns: tuple[str, str]) -> RawDataset:
-    path, name = Path(text).expanduser(), _own_name(text)
-    if text.startswith(HUB_PREFIX):
-        return read_by_name(text.removeprefix(HUB_PREFIX))
-    if text.strip() and not text.startswith(BUILTIN_PREFIX) and path.exists():
-        return read_path(path, columns)
-    if name in BUILTINS:
-        return replace(BUILTINS[name](), format="built-in")
-    if benchmark_of(text) is not None:
-        return read_benchmark(text)
-    if HUB_NAME.match(text) and not path.parent.exists():
-        return read_by_name(text)
+    name = _own_name(text)
+
+    def read(path: Path) -> tuple[RawDataset, str] | None:
+        if not text.startswith(BUILTIN_PREFIX) and path.exists():
+            return read_path(path, columns), ""
+        if name in BUILTINS:
+            return replace(BUILTINS[name](), format="built-in"), ""
+        return None if benchmark_of(text) is None else (read_benchmark(text), "")
+
     is_path = "/" in text or os.sep in text or text.startswith((".", "~")) or bool(Path(text).suffix)
     there = f"Correct the path; the current folder is {Path.cwd()}"
-    raise DataError(
-        f"there is no {'path' if is_path else 'path or built-in data set'} {text!r}",
-        expected=f"an existing folder or file, a built-in name ({', '.join((*BUILTINS, BOXES))}), "
-        "one of 'vitrail benchmarks', or a Hugging Face name (owner/name)",
-        remedy=there if is_path else did_you_mean(name, [*BUILTINS, *BENCHMARKS, BOXES], otherwise=there),
+    what = "path" if is_path else "path or built-in data set"
+    expected = (
+        f"an existing folder or file, a built-in name ({', '.join((*BUILTINS, BOXES))}), "
+        "one of 'vitrail benchmarks', or a Hugging Face name (owner/name)"
     )
+    remedy = there if is_path else did_you_mean(name, [*BUILTINS, *BENCHMARKS, BOXES], otherwise=there)
+    return locate(text, read=read, read_by_name=read_by_name, missing=(what, expected, remedy))[0]
 
 
 def _divide(source: str, raw: RawDataset, settings: DataSettings) -> ImageDataset:
