@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, validators
@@ -57,7 +56,13 @@ def export(
             "allow_accuracy_loss": allow_accuracy_loss,
         }
         refuse(given, "another --format", "Leave it out; --quantization says how weights are stored")
-        return _export_translator(run, output, quantization)
+        from vitrail.engines.loading import load_any
+        from vitrail.studies.exporting import default_output
+        from vitrail.tasks.translation.ctranslate2_export import export_ctranslate2
+
+        folder = output or default_output(run, "ctranslate2", quantization or "float32")
+        show.lines(export_ctranslate2(load_any(run), folder, quantization=quantization).to_lines())
+        return 0
     refuse({"quantization": quantization}, "--format ctranslate2", "Choose --precision int8")
 
     from vitrail.engines.export.comparison import DEFAULT_LOSS_POINTS
@@ -75,16 +80,6 @@ def export(
         on_stage=show.stage,
     )
     show_package(package)
-    return 0
-
-
-def _export_translator(run: str, folder: Path | None, quantization: str | None) -> int:
-    from vitrail.engines.loading import load_any
-    from vitrail.studies.exporting import default_output
-    from vitrail.tasks.translation.ctranslate2_export import export_ctranslate2
-
-    folder = default_output(run, "ctranslate2", quantization or "float32") if folder is None else folder
-    show.lines(export_ctranslate2(load_any(run), folder, quantization=quantization).to_lines())
     return 0
 
 

@@ -219,9 +219,6 @@ class BatchSizes:
 
     A model that a single input saturates, as most on a CPU, processes inputs one by one, each answered when
     done; one that gains by batching, as on a GPU, takes all that wait.
-
-    Args:
-        largest: maximum batch size.
     """
 
     def __init__(self, largest: int) -> None:

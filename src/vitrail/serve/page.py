@@ -120,7 +120,10 @@ def _bar(models: list[HostedModel], current: HostedModel, *, has_token: bool) ->
 def _image_form(model: HostedModel) -> str:
     facts = model.facts
     height, width = facts["image_size"]
-    what = f"{facts['family'] or facts['engine']}, {_answers_of(facts)}, {width} x {height} pixels"
+    answers = "any names" if "labels" in facts["options"] else "captions"
+    if "classes" in facts:
+        answers = number_of(len(facts["classes"]), "class")
+    what = f"{facts['family'] or facts['engine']}, {answers}, {width} x {height} pixels"
     return (
         '<section id="drop"><p class="lead"><b>Drop an image here</b>, paste one, or</p>'
         '<label class="file">choose a file <input type="file" id="file" accept="image/*" multiple></label>'
@@ -129,13 +132,6 @@ def _image_form(model: HostedModel) -> str:
         '<section id="quick" hidden><img id="preview" alt="the image"><div><p id="answer" role="status"></p>'
         '<table id="classes"></table><p id="note" class="soft small"></p></div></section>'
     )
-
-
-def _answers_of(facts: dict[str, Any]) -> str:
-    if "classes" not in facts:
-        return "any names" if "labels" in facts["options"] else "captions"
-    count = len(facts["classes"])
-    return number_of(count, "class")
 
 
 def _setting_of(facts: dict[str, Any]) -> str:

@@ -133,11 +133,7 @@ def build_server(
     *,
     on_loaded: Callable[[HostedModel], None] = lambda model: None,
 ) -> BuiltServer:
-    """Build a server without starting it.
-
-    Args:
-        on_loaded: called when a model is ready or has failed.
-    """
+    """Build a server without starting it."""
     metrics = Metrics()
     limits = BatchLimits(
         max_batch=settings.max_batch, max_wait_s=settings.max_wait_ms / 1000, capacity=settings.queue

@@ -43,7 +43,6 @@ async def take_apart(body: bytes, request: Request, most_inputs: int) -> Asked:
     """Parse a body by its content type; query parameters take precedence.
 
     Args:
-        request: its headers and URL.
         most_inputs: maximum for JSON; forms are limited anyway.
 
     Raises:
@@ -234,11 +233,7 @@ PATIENCE_S = 2.0  # a faster upload is never cancelled for others
 
 
 class Upload:
-    """One upload in progress.
-
-    Args:
-        deadline: cancels it.
-    """
+    """One upload in progress."""
 
     def __init__(self, deadline: asyncio.Timeout) -> None:
         self.deadline, self.began = deadline, time.monotonic()

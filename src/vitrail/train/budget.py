@@ -228,11 +228,7 @@ class Deadline:
         """Return the corrected total number of steps; unchanged if on schedule.
 
         The plan is shortened when the remaining steps would take too long, and lengthened when a load on the
-        machine that had slowed calibration or training has gone.
-
-        Args:
-            progress: fraction of the training done.
-            num_pauses: remaining validations.
+        machine that had slowed calibration or training has gone; ``num_pauses`` validations follow.
         """
         if step <= self._step or step >= steps:
             return steps

@@ -91,9 +91,6 @@ def join_processes(
 ) -> Iterator[Processes]:
     """Join the processes that ``torchrun`` started, or train alone without it.
 
-    Args:
-        environment: the launcher's variables.
-
     Raises:
         ConfigError: the launcher's variables are incomplete, or there are fewer GPUs than processes.
     """
@@ -132,9 +129,6 @@ def distribute(model: nn.Module, processes: Processes, parallel: Literal["ddp", 
     """Return the module to call for training: the model itself, replicated or sharded in place.
 
     Each entry of a ``ModuleList`` (a block) is sharded separately, then the rest.
-
-    Args:
-        parallel: replicate (DistributedDataParallel) or shard (FSDP2).
     """
     if processes.world_size == 1:
         return model

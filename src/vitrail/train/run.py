@@ -119,11 +119,7 @@ class Run:
 
 
 def find_run(root: Path, name: str) -> Path | None:
-    """Return the newest run directory of a name, including numbered ones.
-
-    Args:
-        name: as given to ``Run.create``.
-    """
+    """Return the newest run directory of a name, including numbered ones."""
     numbers = {
         int(match[1] or 1): path
         for path in root.glob("*")

@@ -65,7 +65,6 @@ class TrainStep:
 
         Args:
             batches: this process's micro-batches of the step.
-            plan: determines the progress of the training.
         """
         torch.manual_seed(seed_of("step", self.settings.seed, step, self.processes.rank))
         if len(batches) == 1:
@@ -133,10 +132,6 @@ class TrainStep:
 
     def check_finite(self, num_steps: int, kept: str) -> None:
         """Raise if a loss or a gradient was not finite; synchronises.
-
-        Args:
-            num_steps: planned, for the message.
-            kept: what is left of the training, for the message.
 
         Raises:
             ConfigError: one was not.
