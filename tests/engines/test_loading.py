@@ -72,6 +72,14 @@ def test_a_model_that_cannot_merge_is_refused() -> None:
         Predictor(load_small("swin_t"), merge_tokens=5)
 
 
+def test_an_export_is_told_from_a_folder_without_a_model(tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text("{}")
+    with pytest.raises(
+        CheckpointError, match=r"holds a model that was exported\. .*predict reads the export"
+    ):
+        load_any(tmp_path)
+
+
 def test_data_named_as_a_model_is_told_the_order(tmp_path: Path) -> None:
     (tmp_path / "cats").mkdir()
 

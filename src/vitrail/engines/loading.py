@@ -182,11 +182,17 @@ def find_model_folder(source: Path) -> Path:
             expected="a run directory, or the folder of a saved model",
             remedy="Name a run directory written by 'vitrail train', such as runs/NAME",
         )
-    if is_ctranslate2(source):
+    if is_ctranslate2(source) or is_package(source):
+        what = (
+            "translator that was exported for CTranslate2"
+            if is_ctranslate2(source)
+            else "model that was exported"
+        )
+        reader = "translate" if is_ctranslate2(source) else "predict"
         raise CheckpointError(
-            f"{source} holds a translator that was exported for CTranslate2",
+            f"{source} holds a {what}",
             expected="a run directory, or the folder of a saved model",
-            remedy="Name the run that it was exported from; vitrail translate reads the export",
+            remedy=f"Name the run that it was exported from; vitrail {reader} reads the export",
         )
     settle_folder(source / MODEL_FOLDER)
     if (source / MODEL_FOLDER).is_dir():
