@@ -33,8 +33,6 @@ class ImageTextSource:
 
     Args:
         augment: only ``min_crop_area`` is used here.
-        max_length: maximum subwords of a caption, including begin and end.
-        cache: as of ``ImageSource``.
     """
 
     def __init__(

@@ -42,10 +42,8 @@ class PairSource:
     number of pairs times the variant, so that planning and loading agree on lengths.
 
     Args:
-        preprocessing: applied before tokenisation.
         max_length: maximum subwords of the longer side of a training pair, including the end; longer pairs
             are left out of training. None keeps all.
-        subword_dropout: see ``Subwords.encode_sampled``.
     """
 
     def __init__(
