@@ -140,10 +140,16 @@ def _ends(path: str) -> list[str]:
     return ["/".join(parts[start:]) for start in range(len(parts))]
 
 
+def lies_in(path: Path, folders: Iterable[Path]) -> bool:
+    """Tell by its name whether a path lies in one of some folders; links in them are the owner's doing."""
+    return any(Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder)) for folder in folders)
+
+
 class ImageFinder:
     """Find the images that annotations name, in any of some folders, the likeliest first.
 
-    The folders are listed once each, which is faster than testing for every file.
+    The folders are listed once each, which is faster than testing for every file. A name with ``..`` and an
+    absolute one lead to files in these folders alone: annotations may be a stranger's.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
@@ -164,6 +170,10 @@ class ImageFinder:
         for wanted in map(PurePosixPath, (*forms_of(str(relative)), *forms_of(relative.name))):
             for folder in self._folders:
                 path = folder / wanted
+                if wanted.is_absolute() or ".." in wanted.parts:
+                    path = Path(os.path.normpath(path))  # what is checked is what is opened, links or not
+                    if not lies_in(path, self._folders):
+                        continue
                 if path.name in self._names(path.parent):
                     return self._settle(folder, path)
         return None

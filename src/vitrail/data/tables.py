@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError, import_optional, one_line
-from vitrail.data.file_places import forms_of, is_image_name
+from vitrail.data.file_places import forms_of, is_image_name, lies_in
 from vitrail.data.findings import Finding, about, counted
 from vitrail.data.splits import SplitName, leading_split, rows_by_split
 from vitrail.data.text.lines import (
@@ -323,8 +324,12 @@ def content_of(cell: Any) -> Any:
     return bytes(cell) if isinstance(cell, bytearray) else cell
 
 
-def image_of_cell(cell: Any, table: Path) -> Path | bytes | None:
-    """Return the file that a cell names, beside the table, or the bytes in it; None if there is neither."""
+def image_of_cell(cell: Any, table: Path, *, is_bound: bool = False) -> Path | bytes | None:
+    """Return the file that a cell names, beside the table, or the bytes in it; None if there is neither.
+
+    Args:
+        is_bound: whether files outside of the table's folder are none.
+    """
     value = content_of(cell)
     if isinstance(value, bytes):
         return value
@@ -336,8 +341,10 @@ def image_of_cell(cell: Any, table: Path) -> Path | bytes | None:
             expected="paths of image files, or their bytes",
             remedy="Store the images as encoded files (PNG, JPEG) in the table or beside it",
         )
-    paths = [table.parent / Path(form).expanduser() for form in forms_of(value.strip())]
-    return next((path for path in paths if path.exists()), paths[0])
+    paths = [table.parent / os.path.expanduser(form) for form in forms_of(value.strip())]
+    if is_bound:
+        paths = [path for each in paths if lies_in(path := Path(os.path.normpath(each)), [table.parent])]
+    return next((path for path in paths if path.exists()), paths[0] if paths else None)
 
 
 def label_text(value: Any) -> str | None:

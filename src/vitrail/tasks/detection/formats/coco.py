@@ -349,7 +349,8 @@ def _no_images(file: Path, entries: list[Any], reading: Reading) -> DataError:
         given = f"names {number_of(len(entries), 'image')} and none exists, such as {shown!r}"
     return DataError(
         f"{file} {given}",
-        expected=f"images beside the file, or in a folder of {reading.root} named as the split or images",
+        expected=f"images beside the file, or in a folder of {reading.root} named as the split or images; "
+        "files outside of it are never read",
         remedy="Put the images there, or correct each file_name",
     )
 

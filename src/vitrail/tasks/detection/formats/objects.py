@@ -184,7 +184,7 @@ def _read_rows(
     column = find_column(list(columns), IMAGE_COLUMNS, "image", file)
     images, names, kept = [], [], []
     for row in rows:
-        image, called = image_of_cell(columns[column][row], file), table.names[row]
+        image, called = image_of_cell(columns[column][row], file, is_bound=True), table.names[row]
         if isinstance(image, Path) and root is not None:
             called = os.path.relpath(image, root)
         if image is None or (isinstance(image, Path) and not image.is_file()):

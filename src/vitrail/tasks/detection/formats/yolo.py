@@ -25,6 +25,7 @@ from vitrail.data.file_places import (
     folders_in,
     forms_of,
     is_image_name,
+    lies_in,
     list_images,
     nested,
     plain_bytes,
@@ -218,7 +219,7 @@ def images_by_split(root: Path) -> dict[SplitName, list[Path]]:
     lists: dict[SplitName, list[Path]] = {}
     for name in LIST_FILES:
         file, split = root / name, SPLIT_NAMES[name.removesuffix(".txt")]
-        if file.is_file() and split not in lists and (images := read_image_list(file, [root])):
+        if file.is_file() and split not in lists and (images := read_image_list(file, [root], root)):
             lists[split] = images
     if "train" in lists:
         return lists
@@ -229,12 +230,19 @@ def _images_in(folder: Path) -> list[Path]:
     return list_images(folder / "images" if (folder / "images").is_dir() else folder)
 
 
-def read_image_list(file: Path, bases: Sequence[Path]) -> list[Path]:
-    """Read a text file of image paths, one per line, relative to the file or absolute."""
+def read_image_list(file: Path, bases: Sequence[Path], bound: Path | None) -> list[Path]:
+    """Read a text file of image paths, one per line, relative to the file or absolute.
+
+    Args:
+        bound: the folder that images must lie in, if there is one.
+    """
     images = []
     for line in map(str.strip, read_list(file, entry="the path of an image")):
         if is_image_name(line):
-            images.append(_resolve(line, [file.parent, *bases]) or file.parent / line)
+            lost = file.parent / line
+            if bound is not None and not lies_in(lost, [bound]):
+                lost = bound / lost.name  # is reported as missing
+            images.append(_resolve(line, [file.parent, *bases], bound) or lost)
     return images
 
 
@@ -274,21 +282,16 @@ def _label_folders(folder: Path, bases: Sequence[Path]) -> Iterator[Path]:
     yield folder
 
 
-def _resolve(path: str, bases: Sequence[Path]) -> Path | None:
-    """Resolve a path, falling back to its trailing parts where the data was moved."""
+def _resolve(path: str, bases: Sequence[Path], bound: Path | None) -> Path | None:
+    """Resolve a path, falling back to its trailing parts where the data was moved, or lies out of bounds."""
     relative = PurePosixPath(path.replace("\\", "/"))
-    for base in bases:
-        if (base / relative).exists():
-            return base / relative
     parts = [part for part in relative.parts if part not in ("..", "/", ".")]
-    for start in range(len(parts)):
-        tail = parts[start:]
-        if len(tail) == 1 and (tail[0].lower() in GENERIC):
-            continue
-        for base in bases:
-            if base.joinpath(*tail).exists():
-                return base.joinpath(*tail)
-    return None
+    tails = [PurePosixPath(*parts[start:]) for start in range(len(parts))]
+    wanted = [relative, *(tail for tail in tails if str(tail).lower() not in GENERIC)]
+    found = (base / name for name in wanted for base in bases)
+    if bound is not None:
+        found = (inside for each in found if lies_in(inside := Path(os.path.normpath(each)), [bound]))
+    return next((each for each in found if each.exists()), None)
 
 
 def _configs(root: Path) -> Iterator[Path]:
@@ -322,6 +325,8 @@ class _YoloReading(Reading):
     used: set[Path] = field(default_factory=set)
     """The label files of images."""
     label_folders: set[Path] = field(default_factory=set)
+    bound: Path | None = None
+    """The folder that was named; a file of settings in it does not lead out of it, one that was named may."""
 
     @property
     def bases(self) -> list[Path]:
@@ -350,7 +355,8 @@ def read(path: Path) -> RawBoxes:
     if path.is_dir():
         root = next(root for root in nested(path) if _is_root(root))
         config_file = find_config(root)
-    done = _YoloReading(root, config=YoloConfig() if config_file is None else load_config(config_file))
+    config = YoloConfig() if config_file is None else load_config(config_file)
+    done = _YoloReading(root, config=config, bound=path if path.is_dir() else None)
     by_split = _images(done)
     for split, images in by_split.items():
         if entries := _annotate(images, split, done):
@@ -386,13 +392,13 @@ def _images(done: _YoloReading) -> dict[SplitName, list[Path]]:
         images: list[Path] = []
         missing: list[str] = []
         for entry in entries:
-            path = _resolve(entry, bases)
+            path = _resolve(entry, bases, done.bound)
             if path is None:
                 missing.append(entry)
                 continue
             if os.path.normpath(path) != os.path.normpath(stated / entry):
                 done.note("moved-paths", f"{split}: {entry}")
-            images += read_image_list(path, bases) if path.is_file() else list_images(path)
+            images += read_image_list(path, bases, done.bound) if path.is_file() else list_images(path)
         if images:
             by_split[split] = images
         for entry in missing if images or missing else [", ".join(entries)]:
@@ -406,7 +412,8 @@ def _images(done: _YoloReading) -> dict[SplitName, list[Path]]:
         raise DataError(
             f"{config.file} names folders that are not there or hold no image ({absent})",
             expected=f"folders of images relative to {stated}",
-            remedy="Correct the paths in the file, or put the images there",
+            remedy="Correct the paths in the file, or put the images there"
+            + f"; name the file itself if they lie outside of {done.bound}" * (done.bound is not None),
         )
     return by_split
 
