@@ -62,6 +62,6 @@ def _explain(error: CycloptsError) -> str:
 
 
 def _fail(message: str) -> int:
-    lines = wrap(f"vitrail: error: {message}", 80, break_on_hyphens=False, break_long_words=False)
+    lines = wrap(show.plain(f"vitrail: error: {message}"), 80, break_on_hyphens=False, break_long_words=False)
     print("\n".join(lines), file=sys.stderr)
     return EXIT_USER_ERROR

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -141,7 +140,7 @@ def show_comparison(compared: Compared) -> None:
         show.lines(wrap(sentence, min(console.width, show.MAX_WIDTH), subsequent_indent="  "))
     for run in comparison.runs:
         if run.error:
-            sys.stderr.write(f"vitrail: failed: {run.name}, seed {run.seed}: {run.error}\n")
+            show.fault(f"failed: {run.name}, seed {run.seed}: {run.error}")
     show.lines([f"report {compared.page}"])
 
 

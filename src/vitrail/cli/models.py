@@ -135,7 +135,7 @@ def show_card(card: Card, changes: Sequence[str] = ()) -> None:
     made_for, given = _card_inputs(card)
     console = Console()
     name = " ".join((card.name, *(f"--set {change}" for change in changes)))
-    console.print(Text(f"{name}: {card.parameters:,} parameters, made for {made_for}. {card.paper}"))
+    console.print(show.styled(f"{name}: {card.parameters:,} parameters, made for {made_for}. {card.paper}"))
     console.print(
         Text(
             f"{given}: {card.macs / 1e9:.2f} GMACs, {card.activations / 1e6:.2f} M activations, "

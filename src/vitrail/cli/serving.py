@@ -67,14 +67,12 @@ def show_serving(event: ServeEvent) -> None:
 
     if isinstance(event, Listening):
         if event.is_open:
-            sys.stderr.write(
-                "vitrail: warning: other machines can reach this server, and it asks for no token\n"
-            )
+            show.fault("warning: other machines can reach this server, and it asks for no token")
         lines = [f"serving on {event.url} (Ctrl+C stops)"]
     elif isinstance(event, ModelLoaded):
         lines = [f"ready    {event.name}: {event.kind}, loaded in {event.seconds:.1f} s"]
     elif isinstance(event, ModelFailed):
-        sys.stderr.write(f"vitrail: failed: {event.name}: {event.error}\n")
+        show.fault(f"failed: {event.name}: {event.error}")
         lines = []
     else:
         lines = ["stopping, accepted requests are answered first"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from json import dumps
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +27,23 @@ MOST_COLUMNS, LONGEST_COLUMN = 8, 6  # of a printed matrix: columns, and charact
 IN_WORDS = {"nll": "log loss", "correct": "training accuracy"}  # of scores, for a reader
 BAR_WIDTH = 40  # of a bar with counts and time, beside its text
 SELDOM_S = 15.0  # between lines of progress where there is no terminal
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    r"""Return text as a terminal may show it, whatever names of files and classes are in it.
+
+    Control characters, which could rewrite lines, and bytes that are not UTF-8 become escapes as in JSON.
+
+    >>> print(plain("a\x1b[2Jb"))
+    a\u001b[2Jb
+    """
+    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def styled(text: str, **options: Any) -> Text:
+    """Return text for rich to print, without control characters; options are those of its ``Text``."""
+    return Text(plain(text), **options)
 
 
 def json(value: Any) -> None:
@@ -40,7 +58,7 @@ def to_json(value: Any) -> str:
 
 def lines(lines: Iterable[str]) -> None:
     """Print lines without wrapping."""
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.write(plain("".join(f"{line}\n" for line in lines)))
 
 
 def scores(scores: Mapping[str, float]) -> None:
@@ -81,7 +99,12 @@ def errors(errors: Iterable[tuple[str, str]]) -> None:
 
 def line_fault(number: int, severity: str, message: str) -> None:
     """Print to stderr what is wrong with, or doubtful about, a line of a text."""
-    sys.stderr.write(f"vitrail: line {number}: {severity}: {message}\n")
+    fault(f"line {number}: {severity}: {message}")
+
+
+def fault(text: str) -> None:
+    """Print to stderr, on one line, what is wrong."""
+    sys.stderr.write(plain(f"vitrail: {text}\n"))
 
 
 def is_first_process() -> bool:
@@ -96,7 +119,7 @@ def wrapped(text: str, indent: str = "") -> None:
 
 def stage(stage: str) -> None:
     """Print the current stage to stderr."""
-    text = f"vitrail: {stage}"
+    text = plain(f"vitrail: {stage}")
     lines = wrap(text, MAX_WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     sys.stderr.flush()
@@ -122,9 +145,10 @@ def table(
     )
     for number, name in enumerate(header):
         is_text = number in texts
-        table.add_column(name, overflow="fold", justify="left" if is_text else "right", no_wrap=not is_text)
+        justify: Literal["left", "right"] = "left" if is_text else "right"
+        table.add_column(styled(name), overflow="fold", justify=justify, no_wrap=not is_text)
     for row in rows:
-        table.add_row(*(Text(cell, overflow="fold") for cell in row))
+        table.add_row(*(styled(cell, overflow="fold") for cell in row))
     Console(width=width).print(table)
 
 
@@ -169,11 +193,11 @@ class Live:
         return time.monotonic() - self._written >= SELDOM_S
 
     def begin(self, text: str) -> None:
-        self._progress.reset(self._bar, description=text)
+        self._progress.reset(self._bar, description=plain(text))
 
     def update(self, text: str, **changes: Any) -> None:
         """Change the bar: its text, ``completed``, ``total`` or ``left``, the time."""
-        shown = text[: max(self._console.width - BAR_WIDTH, 0)]  # longer ones would squeeze the bar
+        shown = plain(text)[: max(self._console.width - BAR_WIDTH, 0)]  # longer ones would squeeze the bar
         self._progress.update(self._bar, description=shown, **changes)
 
     def write(self, line: str) -> None:
@@ -183,7 +207,7 @@ class Live:
 
     def print(self, line: str) -> None:
         self._written = time.monotonic()
-        self._console.print(Text(line), soft_wrap=True)
+        self._console.print(styled(line), soft_wrap=True)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.text import Text
 
 from vitrail.cli import show
 from vitrail.cli.app import EXIT_USER_ERROR, Flag, Output, Settings, Texts, app, data_settings, read_names
@@ -247,12 +246,12 @@ def show_training() -> Iterator[OnPipelineEvent]:
             elif isinstance(event, Checked):
                 check.close()
                 width = min(console.width, show.MAX_WIDTH)
-                console.print(Text("\n".join(event.verdict.summary(width=width))))
+                console.print(show.styled("\n".join(event.verdict.summary(width=width))))
                 console.print("choosing, and measuring a few steps ...")
             elif isinstance(event, Prepared):
                 show.table(("setting", "value", "reason"), event.choices, texts=(0, 1, 2))
             elif isinstance(event, Began):
-                console.print(Text(f"run {event.folder}"), soft_wrap=True)
+                console.print(show.styled(f"run {event.folder}"), soft_wrap=True)
                 progress = stack.enter_context(show_progress(console))  # not while the data is checked
             elif isinstance(event, Finished):
                 stack.close()

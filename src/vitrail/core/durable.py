@@ -92,9 +92,13 @@ def settle_folder(folder: Path) -> None:
 
 
 def write_durably(path: Path, content: bytes | str) -> None:
-    """Write a file and wait until it is on the disk."""
+    r"""Write a file and wait until it is on the disk.
+
+    What UTF-8 cannot hold, such as the bytes of a file's name that is not UTF-8, is written as ``\udcff``,
+    which JSON reads as it was.
+    """
     with path.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
 

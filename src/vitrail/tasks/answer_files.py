@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,8 @@ from vitrail.core.errors import ConfigError
 
 STRUCTURED = (".json", ".jsonl", ".csv", ".tsv")
 SUFFIXES = (*STRUCTURED, ".txt")
+FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # the last are their full-width forms
+QUOTED = re.compile(r"[\",;\t\r\n]")
 
 
 class FileResults(NamedTuple):
@@ -68,10 +70,36 @@ def text_table(rows: Sequence[Mapping[str, Any]], **decimals: int) -> list[list[
 
 
 def csv_text(rows: Iterable[Sequence[object]], delimiter: str = ",") -> str:
-    """Return rows as delimited text."""
-    text = io.StringIO()
-    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    """Return rows as delimited text; one that a spreadsheet would take for a formula gets an apostrophe.
+
+    So OWASP advises ("CSV Injection"). ``read_cell`` takes it away; numbers stay numbers.
+
+    >>> print(csv_text([["=1+1", "-0.5", -0.5, "'=x"]]))
+    '=1+1,-0.5,-0.5,''=x
+    <BLANKLINE>
+    """
+    lines = []
+    for row in rows:
+        cells = (f"'{cell}" if _is_formula(cell) else "" if cell is None else str(cell) for cell in row)
+        # Python's csv.writer would leave a lone carriage return, at which readers end a line, without quotes
+        quoted = ('"{}"'.format(cell.replace('"', '""')) if QUOTED.search(cell) else cell for cell in cells)
+        lines.append(delimiter.join(quoted) + "\n")
+    return "".join(lines)
+
+
+def read_cell(cell: str) -> str:
+    """Return the text of a cell that ``csv_text`` wrote."""
+    return cell[1:] if cell.startswith("'") and _is_formula(cell[1:]) else cell
+
+
+def _is_formula(cell: object) -> bool:
+    """Tell whether a text begins like a formula, perhaps after apostrophes, and is no number."""
+    if not isinstance(cell, str) or not FORMULA.match(cell):
+        return False
+    try:
+        return math.isnan(float(cell))
+    except ValueError:
+        return True
 
 
 def write_answers(path: Path, answers: FileResults) -> None:

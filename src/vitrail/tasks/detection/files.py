@@ -17,7 +17,7 @@ from vitrail.core.durable import atomic_write
 from vitrail.core.errors import ConfigError
 from vitrail.data.images import read_image
 from vitrail.data.inputs import list_files
-from vitrail.tasks.answer_files import SUFFIXES, FileResults, csv_text, text_table
+from vitrail.tasks.answer_files import SUFFIXES, FileResults, csv_text, read_cell, text_table
 from vitrail.tasks.contract import FileOptions
 from vitrail.tasks.detection.detections import TABLE_HEADER, Detections
 from vitrail.tasks.detection.predictor import Detector
@@ -168,7 +168,7 @@ def _remove_pictures(folder: Path, *, keep: Sequence[Path]) -> None:
     """Remove the pictures of an earlier call, which its table names; other files stay."""
     try:
         with (folder / TABLE_FILE).open(encoding="utf-8", newline="") as table:
-            names = dict.fromkeys(row[TABLE_HEADER[0]] for row in csv.DictReader(table))
+            names = dict.fromkeys(read_cell(row[TABLE_HEADER[0]]) for row in csv.DictReader(table))
     except (OSError, UnicodeDecodeError, KeyError):  # there was none, or it is not ours
         return
     for file in set(picture_files(folder / PICTURES, list(names), ".jpg")) - set(keep):
