@@ -31,10 +31,10 @@ _WARM_STEPS = 3  # the first steps allocate, compile and fill caches
 _FEWEST_STEPS, _MOST_STEPS = 3, 30
 _FEWEST_SAMPLES = 2  # batch normalisation and contrasts need two
 _LONG_S = 1.0  # of a step, whose allocations are then negligible
-_REVIEW_SHARE, _SHORTEST_REVIEW_S = 0.02, 0.1  # of the time left, from one review to the next
+_REVIEW_SHARE, _SHORTEST_REVIEW_S = 0.02, 0.5  # of the time left, from one review to the next
 _TOLERANCE = 0.02  # a smaller deviation than this is noise
 _MAY_EXTEND_BEFORE = 0.95  # of the progress; what a load that has gone leaves later is little
-_LARGEST_EXTENSION = 2.0
+_LARGEST_CHANGE = 2.0  # of the steps left, by one review: a second held up by another program says little
 FEWEST_PLANNED = 100  # steps in which a small model learns something
 BUSY = 1.5  # of the load of a core, from which on times say little of the machine
 MIN_STEPS = 10  # with fewer, the warm-up is one step, and a budget is refused
@@ -239,9 +239,10 @@ class Deadline:
         left = self.left_s(self._step_s, num_pauses) / self._step_s
         planned = steps - step
         if planned > left * (1 + _TOLERANCE):
-            return step + max(1, int(left))
+            fewest = planned / _LARGEST_CHANGE if self._clock() < self.ends_at else 1
+            return step + max(1, int(max(left, fewest)))
         if progress < _MAY_EXTEND_BEFORE and left - planned > max(_SLACK * left, 2 * _TOLERANCE * steps):
-            return step + int(min(left * (1 - _TOLERANCE), planned * _LARGEST_EXTENSION))
+            return step + int(min(left * (1 - _TOLERANCE), planned * _LARGEST_CHANGE))
         return steps
 
 
