@@ -13,13 +13,14 @@ from vitrail.engines.cpu.elementwise import dropout as drop
 from vitrail.nn import attention, rotary
 from vitrail.nn.rotary import SequenceRotary
 from vitrail.nn.sinusoidal import position_angles
+from vitrail.train.machine import cpu_facts
 
 # Up to this many tokens, bfloat16 on a CPU takes plain products (times: docs/log.md). In training they were
 # never slower, as the backward pass of the fused kernel is slow there: above this their memory, quadratic
 # in the tokens, decides. Without gradients the fused kernel is faster for more tokens, and with AMX always.
 PLAIN_MAX_TOKENS, PLAIN_MAX_TOKENS_INFERRED = 1024, 896
 STORED_TURNS = 512  # positions; tables for longer sequences are computed on demand
-FUSED_USES_TILES = bool(torch.cpu.get_capabilities().get("amx_bf16", False))
+FUSED_USES_TILES = "amx_bf16" in cpu_facts().get("flags", "").split()
 """Whether the fused kernel multiplies bfloat16 in the CPU's tiles (AMX)."""
 
 
