@@ -25,8 +25,8 @@ from vitrail.models.checkpoint import LoadedModel
 from vitrail.train.interrupt import TrainingInterrupted
 
 NAMES = """
-bench benchmarks calibrate check classify compare convert draw evaluate explain export faithfulness lab label
-models predict probe retrieve robustness serve train translate
+bench benchmarks calibrate check classify compare convert draw env evaluate explain export faithfulness lab
+label models predict probe retrieve robustness serve train translate
 """
 COMMANDS = NAMES.split()
 HEAVY = {"torch", "numpy", "PIL", "pydantic", "matplotlib", "datasets", "sklearn", "vitrail.tasks.training"}

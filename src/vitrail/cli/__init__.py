@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from textwrap import wrap
 
-from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
+from cyclopts import CycloptsError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
 from vitrail.cli import show
 from vitrail.cli.app import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USER_ERROR, app
@@ -17,7 +17,7 @@ from vitrail.core.errors import VitrailError
 __all__ = ["app", "main"]
 
 COMMANDS = (
-    *("bench", "comparing", "drawing", "explaining", "exporting", "lab"),
+    *("bench", "comparing", "drawing", "environment", "explaining", "exporting", "lab"),
     *("models", "predicting", "protocols", "serving", "training"),
 )
 """The modules whose import adds commands to the application."""
@@ -52,6 +52,10 @@ def _explain(error: CycloptsError) -> str:
         unused = " ".join(error.unused_tokens or [])
         advice = "Write --set before every setting, as in --set a=1 --set b=2" if "=" in unused else ""
         return f"unexpected {unused}. {advice or 'See vitrail --help'}"
+    if isinstance(error, UnknownCommandError) and (error.unused_tokens or [""])[0] == "doctor":
+        return (
+            "there is no command doctor. vitrail env describes this installation, vitrail check DATA the data"
+        )
     if isinstance(error, UnknownOptionError) and list(error.command_chain or ()) == ["train"]:
         from vitrail.core.config import name_setting
 
