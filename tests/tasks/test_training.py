@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +28,7 @@ from vitrail.engines.loading import load_any
 from vitrail.tasks.contract import match_classes
 from vitrail.tasks.evaluating import evaluate, open_scoring
 from vitrail.tasks.notebook import notebook_progress
-from vitrail.tasks.preparing import Fit
+from vitrail.tasks.preparing import Fit, typical_loading_s
 from vitrail.tasks.registry import open_run
 from vitrail.tasks.training import Began, Finished, PipelineEvent, TrainedRun, train
 from vitrail.train.budget import Deadline, StepTimes
@@ -309,3 +310,18 @@ def test_a_notebook_shows_a_bar_on_one_line(
         f"[{'.' * 24}] step 0 of 4",
         f"[{'#' * 12}{'.' * 12}] step 2 of 4, validation accuracy 0.500",
     ]
+
+
+def test_what_is_done_once_does_not_count_as_loading_of_each_sample() -> None:
+    class SlowAtFirst:
+        seconds = 0.6
+
+        def __len__(self) -> int:
+            return 1000
+
+        def load(self, index: int, generator: None) -> None:
+            time.sleep(self.seconds)
+            self.seconds = 0.0
+
+    source: Any = SlowAtFirst()
+    assert typical_loading_s(source) < 0.1

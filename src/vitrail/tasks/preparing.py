@@ -306,7 +306,7 @@ def fit_steps(
     # Scores are in float32, of half the rate; decoding, which multiplies little at a time, is no slower.
     slower = 2 if settings.precision == "bfloat16" and task.evaluation_share < 1 else 1
     scoring_steps = slower * task.evaluation_share * per_epoch * scored / len(parts.train)
-    loading_s = len(parts.test) * _load_s(parts.test) / max(1, settings.num_workers)
+    loading_s = len(parts.test) * typical_loading_s(parts.test) / max(1, settings.num_workers)
 
     def after_s(step_s: float) -> float:
         return scoring_steps * step_s + (REPORT_S + loading_s) * max(1.0, step_s / times.step_s)
@@ -339,8 +339,13 @@ def _smaller(experiment: Experiment) -> str:
     return "model, train.batch_size or data.image_size" if has_images else "model or train.batch_size"
 
 
-def _load_s(source: SampleSource) -> float:
-    """Measure how long one sample takes to load, such as an image that no cache holds; the median of some."""
+def typical_loading_s(source: SampleSource) -> float:
+    """Measure how long one sample takes to load, such as an image that no cache holds; the median of some.
+
+    The first one is not measured: with it, all texts may be encoded.
+    """
+    if len(source):
+        source.load(0, None)
     moments = [time.monotonic()]
     for index in range(0, len(source), max(1, len(source) // PROBED_SAMPLES)):
         source.load(index, None)
