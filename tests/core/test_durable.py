@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from vitrail.core.durable import atomic_folder, atomic_write, settle_folder
+from vitrail.core.durable import (
+    atomic_folder,
+    atomic_write,
+    find_folder,
+    locked,
+    read_folder,
+    settle_folder,
+    write_durably,
+)
 from vitrail.core.errors import CheckpointError
 
 
@@ -47,3 +59,102 @@ def test_an_atomic_write_replaces_text_and_keeps_it_when_the_disk_is_full(
         atomic_write(path, "drei")
     assert path.read_text() == "zwei"
     assert [entry.name for entry in path.parent.iterdir()] == ["a.txt"]
+
+
+def replace_folder(folder: Path, content: str) -> None:
+    with atomic_folder(folder) as staged:
+        (staged / "a").write_text(content)
+
+
+DEAD = 2**22 + 1  # above the greatest number of a process
+
+
+def test_the_next_writer_removes_what_killed_ones_left_and_nothing_of_a_running_one(tmp_path: Path) -> None:
+    kept = {f".a.writing-{os.getppid()}", f".b.writing-{os.getppid()}", ".ab.writing-x", ".a.ready.txt"}
+    for name in (*kept, f".a.writing-{DEAD}", f".b.writing-{DEAD}"):
+        (tmp_path / name).touch()
+    for name in (f".a.writing-{DEAD + 1}", ".a.former"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").touch()
+    replace_folder(tmp_path / "a", "new")
+    atomic_write(tmp_path / "b", "new")
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, "a", "b"}
+
+
+@pytest.mark.parametrize("left", [("a", ".a.ready"), (".a.ready",), (".a.former", ".a.ready")])
+def test_a_reader_takes_the_ready_folder_and_moves_nothing(tmp_path: Path, left: tuple[str, ...]) -> None:
+    for name in left:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_text(name)
+    assert read_folder(tmp_path / "a", lambda place: (place / "a").read_text()) == ".a.ready"
+    assert {path.name for path in tmp_path.iterdir()} == set(left)
+    settle_folder(tmp_path / "a")
+    assert find_folder(tmp_path / "a") == tmp_path / "a"
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["a", "a/a"]
+
+
+def test_a_reader_reads_again_what_was_replaced_while_it_read(tmp_path: Path) -> None:
+    folder, tries = tmp_path / "a", 0
+    replace_folder(folder, "old")
+
+    def read(place: Path) -> str:
+        nonlocal tries
+        tries += 1
+        first = (place / "a").read_text()
+        if tries == 1:
+            replace_folder(folder, "new")
+        if first != (place / "a").read_text():
+            raise CheckpointError("damaged", expected="a", remedy="b")
+        return first
+
+    assert read_folder(folder, read) == "new"
+    assert tries == 2
+
+
+def test_a_reader_of_a_damaged_folder_reads_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_folder(tmp_path, lambda place: (place / "a").read_text())
+
+
+def test_text_that_utf8_has_no_bytes_for_is_escaped(tmp_path: Path) -> None:
+    write_durably(tmp_path / "a", "\udcff\u00e9")
+    assert (tmp_path / "a").read_text() == r"\udcff" + "\u00e9"
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from vitrail.core.durable import locked
+
+with locked(Path(sys.argv[1])):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_holds(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in\n"
+        yield process
+
+
+def test_a_lock_names_its_owner_and_goes_with_it(tmp_path: Path) -> None:
+    with another_holds(tmp_path) as process:
+        with pytest.raises(CheckpointError, match=rf"in use by process {process.pid} on \S+ since 20\d\d-"):
+            _enter(tmp_path)
+        (tmp_path / f".a.writing-{DEAD}").touch()
+        process.kill()
+        process.wait()
+        assert (tmp_path / ".lock").exists()
+        _enter(tmp_path)  # takes over, and removes the litter
+    assert list(tmp_path.iterdir()) == []
+
+
+def _enter(folder: Path) -> None:
+    with locked(folder):
+        assert [path.name for path in folder.iterdir()] == [".lock"]

@@ -1,14 +1,34 @@
-"""Files and folders replaced as a whole: a write that fails or is killed leaves the former content."""
+"""Files and folders replaced as a whole: a write that fails or is killed leaves the former content.
+
+Writers remove what killed ones left. Readers change nothing on the disk.
+"""
 
 from __future__ import annotations
 
+import errno
+import glob
+import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
+from typing import IO, TypeVar
+
+import psutil
 
 from vitrail.core.errors import CheckpointError
+
+try:
+    import fcntl
+except ImportError:  # not on every system; nothing is locked there
+    fcntl = None  # type: ignore[assignment]
+
+T = TypeVar("T")
+
+LOCK_FILE = ".lock"
 
 
 @contextmanager
@@ -16,17 +36,16 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder that replaces ``folder`` when the block succeeds.
 
     The filled folder is flushed to the disk and renamed to ``.NAME.ready``; then the former folder is
-    moved aside, the new one moved in, and the former one removed. ``settle_folder`` finishes a replacement
-    that was killed between these renames.
+    moved aside, the new one moved in, and the former one removed. The next writer calls ``settle_folder``
+    to finish a replacement that was killed between these renames; ``read_folder`` reads in spite of it.
 
     Raises:
         CheckpointError: the disk is full or not writable; the former folder is as it was.
     """
-    staged = folder.with_name(f".{folder.name}.writing-{os.getpid()}")
     with explained(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         settle_folder(folder)
-        shutil.rmtree(staged, ignore_errors=True)
+        staged = _staged(folder)
         staged.mkdir()
     try:
         with explained(folder):
@@ -66,29 +85,47 @@ def atomic_write(path: Path, content: bytes | str) -> None:
     Raises:
         CheckpointError: the disk is full or not writable; the former file is as it was.
     """
-    staged = path.with_name(f".{path.name}.writing-{os.getpid()}")
     with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged = _staged(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             write_durably(staged, content)
             staged.replace(path)
             _flush_folder(path.parent)
         except BaseException:
-            staged.unlink(missing_ok=True)
+            with suppress(OSError):  # a disk that fails may not remove it either; the next writer does
+                staged.unlink(missing_ok=True)
             raise
 
 
 def settle_folder(folder: Path) -> None:
     """Finish a replacement of ``folder`` that was killed half-way, and remove its leftovers."""
-    ready = _ready(folder)
+    ready, former = _ready(folder), folder.with_name(f".{folder.name}.former")
     if ready.exists():
-        former = folder.with_name(f".{folder.name}.former")
-        shutil.rmtree(former, ignore_errors=True)
+        _remove(former)
         if folder.exists():
             folder.rename(former)
         ready.rename(folder)
         _flush_folder(folder.parent)
-        shutil.rmtree(former, ignore_errors=True)
+    _remove(former)
+
+
+def find_folder(folder: Path) -> Path:
+    """Return where the content of a folder is: at ``.NAME.ready`` while or until it is moved in."""
+    ready = _ready(folder)
+    return ready if ready.exists() else folder
+
+
+def read_folder(folder: Path, read: Callable[[Path], T]) -> T:
+    """Return what ``read`` returns of a folder, and read again if the folder was replaced meanwhile."""
+    while True:
+        place = find_folder(folder)
+        before = _identity(place)
+        try:
+            return read(place)
+        except (CheckpointError, OSError):
+            if _identity(find_folder(folder)) == before:
+                raise
 
 
 def write_durably(path: Path, content: bytes | str) -> None:
@@ -118,6 +155,91 @@ def explained(path: Path) -> Iterator[None]:
             expected="a writable place with enough free space",
             remedy="Free space or choose another folder, then resume or try again; nothing was lost",
         ) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let no other process into such a block for the same folder; ``.lock`` in it says who is there.
+
+    The system takes the lock from a process that ends, however it ends, and the next one takes it over, and
+    removes what the former one did not finish to write.
+
+    Raises:
+        CheckpointError: another process is there, or the folder is not writable.
+    """
+    path = folder / LOCK_FILE
+    with explained(path):
+        file = _lock(path)
+        for abandoned in folder.glob(".*.writing-*"):
+            _remove(abandoned)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        file.close()
+
+
+def _lock(path: Path) -> IO[str]:
+    """Return the locked file, which names this process."""
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        # The lock is the process's, not the file's: workers that outlive it for a moment do not keep it.
+        try:
+            if fcntl is not None:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                with file:
+                    raise _is_taken(path, file) from None
+            # else a file system without locks
+        if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            break
+        file.close()  # the former owner has removed it meanwhile
+    owner = {"host": socket.gethostname(), "process": os.getpid(), "since": f"{datetime.now():%F %T}"}
+    file.truncate(0)
+    file.write(json.dumps(owner))
+    file.flush()
+    return file
+
+
+def _is_taken(path: Path, file: IO[str]) -> CheckpointError:
+    file.seek(0)
+    owner = {"host": "an unknown machine", "process": "?", "since": "a moment ago"}
+    with suppress(ValueError):
+        owner |= json.loads(file.read())
+    return CheckpointError(
+        "{} is in use by process {process} on {host} since {since}".format(path.parent, **owner),
+        expected="one process at a time that writes there",
+        remedy="Wait for its end, or stop it",
+    )
+
+
+def _identity(path: Path) -> tuple[Path, int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return path, found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+def _staged(path: Path) -> Path:
+    """Return where to write what replaces a path, and remove what killed processes left of such writes."""
+    mark = f".{path.name}.writing-"
+    for abandoned in path.parent.glob(f"{glob.escape(mark)}*"):
+        process = abandoned.name.removeprefix(mark)
+        if process == str(os.getpid()) or not (process.isdecimal() and psutil.pid_exists(int(process))):
+            _remove(abandoned)
+    return path.with_name(f"{mark}{os.getpid()}")
+
+
+def _remove(path: Path) -> None:
+    """Remove litter; what cannot be removed stays, as it harms nothing."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 def _ready(folder: Path) -> Path:

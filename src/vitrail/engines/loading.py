@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from vitrail.core.config import check_place
-from vitrail.core.durable import settle_folder
+from vitrail.core.durable import find_folder
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.engines.cpu import accelerate
 from vitrail.engines.export.package import Package, is_package
@@ -194,8 +194,7 @@ def find_model_folder(source: Path) -> Path:
             expected="a run directory, or the folder of a saved model",
             remedy=f"Name the run that it was exported from; vitrail {reader} reads the export",
         )
-    settle_folder(source / MODEL_FOLDER)
-    if (source / MODEL_FOLDER).is_dir():
+    if find_folder(source / MODEL_FOLDER).is_dir():
         return source / MODEL_FOLDER
     if (source / RUN_FILE).is_file():
         raise CheckpointError(

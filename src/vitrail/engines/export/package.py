@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 
 from vitrail.core.config import Config
-from vitrail.core.durable import settle_folder, write_durably
+from vitrail.core.durable import find_folder, read_folder, write_durably
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models.checkpoint import LoadedModel, state_tensors
 from vitrail.nn.token_merging import TokenMergingBlock
@@ -123,11 +123,14 @@ class Package(Config):
         Raises:
             CheckpointError: the folder holds no package, or a file is missing or altered.
         """
-        folder = Path(folder)
-        settle_folder(folder)
+        package = read_folder(Path(folder), cls._read)
+        return package.model_copy(update={"folder": Path(folder)})
+
+    @classmethod
+    def _read(cls, folder: Path) -> Self:
         tree = _read_tree(folder)
         try:
-            package = cls.from_tree({**tree, "folder": folder})
+            package = cls.from_tree(tree)
         except ConfigError as error:
             raise CheckpointError(
                 f"{folder / PACKAGE_FILE} does not describe a package: {error.given}",
@@ -163,7 +166,7 @@ class Package(Config):
 
 def is_package(folder: str | Path) -> bool:
     """Return whether a folder claims to hold an exported model; ``Package.read`` verifies it."""
-    return (Path(folder) / PACKAGE_FILE).is_file()
+    return (find_folder(Path(folder)) / PACKAGE_FILE).is_file()
 
 
 def digest_files(folder: Path) -> dict[str, str]:
