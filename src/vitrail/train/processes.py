@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+_TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"  # of torchrun alone, not of those who set the others by hand
+_LOOK_S, _GRACE_S = 1.0, 60.0  # between two looks after the launcher, and for saving once it is gone
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,8 @@ def join_processes(
             expected="one GPU for each process",
             remedy="Lower --nproc-per-node, or train on the CPU",
         )
+    if _TORCHRUN_VARIABLE in environment:
+        threading.Thread(target=_outlive, args=(os.getppid(),), daemon=True).start()
     own = torch.device(kind, local_rank) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
         torch.cuda.set_device(own)
@@ -123,6 +130,15 @@ def join_processes(
         dist.barrier()  # none leaves while another still talks to it
     finally:
         dist.destroy_process_group()
+
+
+def _outlive(launcher: int) -> None:
+    """End this process, as SIGTERM would, when its launcher was killed and can no longer do it."""
+    while os.getppid() == launcher:
+        time.sleep(_LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)  # the training saves its state, unless it waits for a process that is gone
+    os._exit(1)
 
 
 def distribute(model: nn.Module, processes: Processes, parallel: Literal["ddp", "fsdp"]) -> nn.Module:
