@@ -45,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has gone; flushing what Python still buffers must not raise at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
+    except OSError as error:  # of a disk or a connection, at a place that has no better words
+        place = error.filename or "a file or a connection"
+        return _fail(f"{place} cannot be used: {error.strerror or error}. Check the place, then try again.")
 
 
 def _explain(error: CycloptsError) -> str:
