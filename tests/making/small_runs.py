@@ -51,7 +51,7 @@ def write_untrained_run(folder: Path, source: Path, loaded: LoadedModel) -> Path
         model=loaded.model_settings,
         train=TrainSettings(steps=1, batch_size=2),
     )
-    run = Run.create(folder, experiment, [], name="tiny")
+    run = Run.create(folder, experiment, name="tiny")
     loaded.save(run.model_folder)
     return run.path
 

@@ -65,7 +65,7 @@ def diagnose_classes(
         budget_s=budget_s,
         weights=weights,
     )
-    run = Run.create(tmp_path, experiment, [])
+    run = Run.create(tmp_path, experiment)
     run.log(kind="train", step=steps, loss=1.0, elapsed_s=seconds, parts={"correct": correct})
     for number, value in enumerate(nll, start=1):
         run.log(kind="validation", step=steps * number // len(nll), scores={"nll": value})

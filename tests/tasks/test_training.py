@@ -94,7 +94,8 @@ def test_a_run_directory_holds_what_the_architecture_page_says(whole: Path) -> N
 
 
 def test_every_choice_is_stored_with_its_reason(whole: Path) -> None:
-    choices = {choice["setting"]: choice for choice in json.loads((whole / "choices.json").read_text())}
+    stored = json.loads((whole / "choices.json").read_text())["choices"]
+    choices = {choice["setting"]: choice for choice in stored}
 
     assert choices["train.steps"] == {"setting": "train.steps", "value": "6", "reason": "you set it"}
     assert choices["optim.name"]["reason"] != "you set it"
@@ -207,7 +208,7 @@ def test_a_finished_run_goes_on_for_a_budget_and_is_repeated_to_the_same_bits(
     steps = [entry for entry in open_run(longer).metrics() if entry["kind"] == "train"]
     assert [entry["step"] for entry in steps] == list(range(1, STEPS + 5))
     assert steps[STEPS - 1]["rate"] < steps[STEPS]["rate"] > steps[-1]["rate"]
-    choice = json.loads((longer / "choices.json").read_text())[-1]
+    choice = json.loads((longer / "choices.json").read_text())["choices"][-1]
     assert choice["value"] == "6 + 4"
     assert choice["reason"].endswith("% of its peak, as after 6 of 10 steps of one training")
 

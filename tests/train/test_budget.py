@@ -49,7 +49,7 @@ class TickingObjective(SquaresObjective):
 def run_with(tmp_path: Path, seconds: Any, *, steps: int, budget_s: float) -> tuple[Run, float, list[Event]]:
     """Train with a deadline; return the run, the time taken and the events."""
     clock, events = FakeClock(), list[Event]()
-    run = Run.create(tmp_path, toy_experiment(train__steps=steps), {})
+    run = Run.create(tmp_path, toy_experiment(train__steps=steps))
     started = clock()
     fit(
         TickingObjective(clock, seconds),
@@ -112,7 +112,7 @@ def test_replans_are_on_the_disk_and_announced(tmp_path: Path) -> None:
 
 def test_a_repeated_run_replays_the_replans_to_the_same_weights(tmp_path: Path) -> None:
     run, _, _ = run_with(tmp_path, lambda step: 0.3, steps=60, budget_s=10.0)
-    again = Run.create(tmp_path, run.experiment, {})
+    again = Run.create(tmp_path, run.experiment)
     model = toy_model()
     result = fit(SquaresObjective(), model, NoisySource(31), NoisySource(7), run=again)
     assert result.steps == run.experiment.train.replans[-1].steps
@@ -188,7 +188,7 @@ def test_a_machine_that_becomes_half_as_fast_keeps_the_budget(
 
     deadline = Deadline(start + budget_s, after_s=after_s, clock=clock)
     objective, data = TickingObjective(clock, seconds), (NoisySource(31), NoisySource(7))
-    run = Run.create(tmp_path, experiment, {})
+    run = Run.create(tmp_path, experiment)
     fit(objective, toy_model(), *data, run=run, deadline=deadline)
     over_s = clock() + after_steps * seconds(0) - start - budget_s
     assert -0.1 * budget_s < over_s < 0.03 * budget_s

@@ -17,11 +17,13 @@ import torch
 from toy import NoisySource, SquaresEvaluator, SquaresObjective, toy_experiment, toy_model, train_toy
 
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.core.sealed import read_sealed, write_sealed
 from vitrail.tasks.registry import open_run
 from vitrail.train import checkpoints
 from vitrail.train.budget import Plan
 from vitrail.train.checkpoints import (
     Position,
+    Selected,
     Selection,
     load_training,
     newest_checkpoint,
@@ -153,7 +155,7 @@ def test_a_cut_off_checkpoint_and_one_of_a_later_version_are_refused(saved: Path
     tensors.write_bytes(tensors.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match="damaged"):
         load_training(saved, fresh_step())
-    state.write_text(json.dumps(json.loads(state.read_text()) | {"version": 99}))
+    write_sealed(state, read_sealed(state) | {"version": 99})
     with pytest.raises(CheckpointError, match="version 99"):
         load_training(saved, fresh_step())
 
@@ -163,7 +165,7 @@ def test_another_number_of_threads_is_warned_about(saved: Path, caplog: pytest.L
         load_training(saved, fresh_step())
     assert not caplog.records
     path = saved / "state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": 5}))
+    write_sealed(path, read_sealed(path) | {"threads": 5})
     with caplog.at_level(logging.WARNING):
         load_training(saved, fresh_step())
     assert "threads = 1, the run had 5" in caplog.text
@@ -174,7 +176,7 @@ def test_the_newest_complete_checkpoint_counts_and_litter_is_removed(tmp_path: P
     assert newest_checkpoint(tmp_path) is None
     for step in (9, 10):
         (tmp_path / f".step-{step:06d}.writing-1").mkdir(parents=True)
-        save_training(tmp_path, train_step, Position(step, 0.0, {}, {}))
+        save_training(tmp_path, train_step, Position(step, 0.0, {}, Selected()))
         assert [path.name for path in tmp_path.iterdir()] == [f"step-{step:06d}"]
     (tmp_path / "step-000010").rename(tmp_path / ".step-000010.ready")
     assert newest_checkpoint(tmp_path) == tmp_path / "step-000010"
@@ -239,7 +241,7 @@ def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def new_run(tmp_path: Path, **changes: Any) -> Run:
-    return Run.create(tmp_path, toy_experiment(**(SETTINGS | changes)), {})
+    return Run.create(tmp_path, toy_experiment(**(SETTINGS | changes)))
 
 
 def fit_peaked(run: Run, signal_at: int = 0, **options: Any) -> TrainResult:
@@ -364,7 +366,7 @@ def test_a_repeated_run_stops_where_the_first_one_did(tmp_path: Path) -> None:
     first = new_run(tmp_path, train__patience=3)
     expected = fit_peaked(first).model.state_dict()
     for changes in ({}, {"train.patience": 0}):  # decided again, or only recorded
-        again = Run.create(tmp_path, first.experiment.with_changes(changes), {})
+        again = Run.create(tmp_path, first.experiment.with_changes(changes))
         events: list[Event] = []
         result = fit_peaked(again, on_event=events.append).model.state_dict()
         assert metrics(again) == metrics(first)
@@ -382,7 +384,7 @@ def test_a_run_that_stopped_early_and_went_on_is_repeated_to_the_same_weights(
     Plan(first, single_process(), None).extend(stopped.steps, 30)
     expected = fit_peaked(open_run(first.path))
     assert expected.steps > stopped.steps
-    again = Run.create(tmp_path, open_run(first.path).experiment, {})
+    again = Run.create(tmp_path, open_run(first.path).experiment)
     result = fit_peaked(again)
     assert metrics(again) == metrics(first)
     assert result.steps == expected.steps
@@ -401,7 +403,7 @@ def test_a_finished_run_resumes_to_its_best_weights_at_once(whole_run: tuple[Run
 def test_best_weights_of_another_step_are_refused(tmp_path: Path, whole_run: tuple[Run, TrainResult]) -> None:
     run = open_run(shutil.copytree(whole_run[0].path, tmp_path / "run"))
     path = run.checkpoints / "best" / "state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"step": 1}))
+    write_sealed(path, read_sealed(path) | {"step": 1})
     with pytest.raises(CheckpointError, match=r"step 1\..*the best validation"):
         fit_peaked(run)
 

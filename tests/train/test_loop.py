@@ -33,11 +33,11 @@ def fit_toy(run: Run, task: Any = None, **options: Any) -> Any:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run.create(tmp_path, toy_experiment(), {})
+    return Run.create(tmp_path, toy_experiment())
 
 
 def new_run(tmp_path: Path, experiment: Experiment) -> Run:
-    return Run.create(tmp_path, experiment, {})
+    return Run.create(tmp_path, experiment)
 
 
 def test_training_lowers_the_validation_loss(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_plan_that_is_shortened_moves_the_tail() -> None:
 
 @pytest.mark.parametrize("average", ["ema", "tail"])
 def test_the_model_is_returned_with_its_average(tmp_path: Path, average: str) -> None:
-    run = Run.create(tmp_path, toy_experiment(optim__average=average, optim__tail_fraction=0.5), {})
+    run = Run.create(tmp_path, toy_experiment(optim__average=average, optim__tail_fraction=0.5))
     result = fit(SquaresObjective(), toy_model(), NoisySource(31), NoisySource(13), run=run)
     evaluator, source = SquaresObjective().evaluator(), NoisySource(13)
     batch = SquaresObjective().collate([source.load(index, None) for index in range(13)], None)

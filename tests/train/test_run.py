@@ -10,13 +10,16 @@ from toy import toy_experiment
 
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.tasks.registry import open_run
-from vitrail.train.run import Run
+from vitrail.train.run import Choice, Run
 from vitrail.train.settings import Replan
 
 
 def test_a_new_run_holds_settings_choices_and_environment(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "runs", toy_experiment(), {"model": "small, because the data is"})
-    assert json.loads((run.path / "choices.json").read_text()) == {"model": "small, because the data is"}
+    choice = Choice("model", "vit_nano", "the data is small")
+    run = Run.create(tmp_path / "runs", toy_experiment(), [choice], verdict={"lines": ["OK"]})
+    assert json.loads((run.path / "choices.json").read_text())["choices"] == [choice._asdict()]
+    assert run.record().choices == (choice,)
+    assert run.record().verdict_lines == ("OK",)
     environment = json.loads((run.path / "environment.json").read_text())
     assert {"torch", "numpy"} <= environment["packages"].keys()
     assert environment["threads"] == 1
@@ -26,20 +29,20 @@ def test_a_new_run_holds_settings_choices_and_environment(tmp_path: Path) -> Non
 
 def test_names_say_data_and_model_and_never_collide(tmp_path: Path) -> None:
     experiment = toy_experiment(data__source="/photos/My Dogs!/")
-    paths = {Run.create(tmp_path, experiment, {}).path for _ in range(3)}
+    paths = {Run.create(tmp_path, experiment).path for _ in range(3)}
     assert len(paths) == 3
     assert all("-my-dogs-vit_nano" in path.name for path in paths)
 
 
 def test_a_given_name_is_used(tmp_path: Path) -> None:
-    assert Run.create(tmp_path, toy_experiment(), {}, name="mine").path == tmp_path / "mine"
-    assert Run.create(tmp_path, toy_experiment(), {}, name="mine").path == tmp_path / "mine-2"
+    assert Run.create(tmp_path, toy_experiment(), name="mine").path == tmp_path / "mine"
+    assert Run.create(tmp_path, toy_experiment(), name="mine").path == tmp_path / "mine-2"
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="could not be written"):
-        Run.create(tmp_path / "file", toy_experiment(), {})
+        Run.create(tmp_path / "file", toy_experiment())
 
 
 @pytest.mark.parametrize("text", [None, "{", "nothing"])
@@ -58,7 +61,7 @@ def test_an_unknown_setting_is_named(tmp_path: Path) -> None:
 
 
 def test_rewinding_drops_later_lines_and_a_torn_one(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, toy_experiment(), {})
+    run = Run.create(tmp_path, toy_experiment())
     for step in (1, 2, 3):
         run.log(kind="train", step=step)
     with (run.path / "metrics.jsonl").open("a") as file:
@@ -70,7 +73,7 @@ def test_rewinding_drops_later_lines_and_a_torn_one(tmp_path: Path) -> None:
 
 
 def test_a_replan_is_recorded(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, toy_experiment(), {})
+    run = Run.create(tmp_path, toy_experiment())
     run.replan(Replan(at_step=3, steps=5))
     run.replan(Replan(at_step=4, steps=7))
     stored = open_run(run.path).experiment.train
@@ -80,6 +83,6 @@ def test_a_replan_is_recorded(tmp_path: Path) -> None:
 
 
 def test_a_replan_drops_what_was_recorded_for_later_steps(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, toy_experiment(train__replans=[{"at_step": 3, "steps": 9}]), {})
+    run = Run.create(tmp_path, toy_experiment(train__replans=[{"at_step": 3, "steps": 9}]))
     run.replan(Replan(at_step=2, steps=2))
     assert open_run(run.path).experiment.train.replans == (Replan(at_step=2, steps=2),)

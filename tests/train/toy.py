@@ -179,7 +179,7 @@ def train_toy(
     """Train in a run directory of a given name, resuming what is there, and save the finished model."""
     if processes.is_first and not link.exists():
         experiment = toy_experiment().with_changes(parse_assignments(settings))
-        made = Run.create(link.parent / "made", experiment, {})
+        made = Run.create(link.parent / "made", experiment)
         made.path.rename(link)
     processes.wait()
     run = open_run(link)

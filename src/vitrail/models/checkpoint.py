@@ -16,8 +16,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from vitrail.core.durable import atomic_folder, settle_folder, write_durably
+from vitrail.core.durable import atomic_folder, read_folder, write_durably
 from vitrail.core.errors import CheckpointError
+from vitrail.core.sealed import read_sealed
 
 CLASS_IDS_FILE = "class_ids.json"  # detectors: dataset ids of the classes, in label order
 MODEL_FORMAT = "vitrail-model"
@@ -110,9 +111,12 @@ def load_model(folder: Path) -> LoadedModel:
     Raises:
         CheckpointError: a file is missing, damaged, from a later version or holds another model's weights.
     """
+    return read_folder(folder, _load_model)
+
+
+def _load_model(folder: Path) -> LoadedModel:
     from vitrail.models import config_from_settings
 
-    settle_folder(folder)
     description = read_description(folder / MODEL_FILE, MODEL_FORMAT)
     try:
         expected = str(description["weights"]["sha256"])
@@ -203,20 +207,12 @@ def read_description(path: Path, kind: str) -> dict[str, Any]:
     """Read the JSON file that describes a checkpoint; its field ``format`` must be ``kind``.
 
     Raises:
-        CheckpointError: the file is missing, not JSON, of another kind or of a later version.
+        CheckpointError: the file is missing, damaged, of another kind or of a later version.
     """
-    try:
-        description = json.loads(_read_bytes(path).decode())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    description = read_sealed(path, remedy="Restore the file, or save the model again")
+    if description.get("format") != kind:
         raise CheckpointError(
-            f"{path} is not JSON: {error}",
-            expected="a JSON object as it was written",
-            remedy="Restore the file, or save the model again",
-        ) from None
-    if not isinstance(description, dict) or description.get("format") != kind:
-        found = description.get("format") if isinstance(description, dict) else type(description).__name__
-        raise CheckpointError(
-            f"{path} says it is {found!r}",
+            f"{path} says it is {description.get('format')!r}",
             expected=f"the format {kind!r}",
             remedy="Name the folder of a vitrail checkpoint",
         )

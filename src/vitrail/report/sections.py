@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 from vitrail.report.page import conclusions, section, table, tiles, write_page
 from vitrail.report.plots import Curve, line_plot
 from vitrail.train.evaluate import Report
+from vitrail.train.run import read_entry
 
 STYLE = Path(__file__).with_name("sections.css").read_text(encoding="utf-8")
+
+
+_MOST = 2**63  # a number above is of a damaged line
 
 
 class History(NamedTuple):
@@ -27,25 +31,20 @@ class History(NamedTuple):
 
 
 def read_history(path: Path) -> History:
-    """Read the curves; truncated lines of a killed process are skipped.
+    """Read the curves; damaged lines, such as a killed process leaves, are skipped.
 
     Of a step that was logged twice, before and after a resume, the later line counts.
     """
     curves: dict[str, dict[float, float]] = defaultdict(dict)
     parts: dict[str, dict[float, float]] = defaultdict(dict)
     for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
+        entry = read_entry(line)
+        if entry is None:
             continue
-        if not isinstance(entry, dict) or "step" not in entry:
-            continue
-        for found, values in (
-            (curves, {**entry, **entry.get("scores", {})}),
-            (parts, entry.get("parts", {})),
-        ):
-            for name, value in values.items():
-                if isinstance(value, int | float):
+        scores, of_loss = (entry.get(name) for name in ("scores", "parts"))
+        for found, values in ((curves, entry), (curves, scores), (parts, of_loss)):
+            for name, value in values.items() if isinstance(values, dict) else ():
+                if isinstance(value, float) or (isinstance(value, int) and abs(value) < _MOST):
                     found[name][float(entry["step"])] = float(value)
     return History(*({name: _curve(points) for name, points in found.items()} for found in (curves, parts)))
 

@@ -36,6 +36,7 @@ from vitrail.studies.comparison import (
 )
 from vitrail.tasks.contract import ComparisonMetric
 from vitrail.tasks.registry import open_run
+from vitrail.train.checkpoints import read_metrics
 from vitrail.train.evaluate import Report
 
 LEAST_P_SHARE = 0.5  # of the level, which the least p of resampling is to stay below after correction
@@ -187,8 +188,8 @@ def measure_run(folder: Path, metric: ComparisonMetric) -> Figures:
         DataError: the report is missing or damaged.
     """
     run, report = open_run(folder), Report.load(folder / "report.json")
-    entries = run.metrics()
-    logged = [entry for entry in entries if entry["kind"] == "train"]
+    entries = read_metrics(run)
+    logged = [entry for entry in entries if entry.get("kind") == "train"]
     if not logged:
         raise CheckpointError(
             f"{folder / 'metrics.jsonl'} holds no training step",
@@ -220,6 +221,6 @@ def _curve(entries: Sequence[Mapping[str, Any]], score: str) -> tuple[CurvePoint
             step=entry["step"], elapsed_s=entry["elapsed_s"], score=entry["scores"][score]
         )
         for entry in entries
-        if entry["kind"] == "validation" and entry["scores"].get(score) is not None
+        if entry.get("kind") == "validation" and entry["scores"].get(score) is not None
     }
     return tuple(points[step] for step in sorted(points))

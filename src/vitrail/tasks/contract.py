@@ -29,6 +29,7 @@ from vitrail.tasks.answer_files import FileResults
 from vitrail.train.evaluate import Report
 from vitrail.train.machine import Machine
 from vitrail.train.objective import Objective
+from vitrail.train.run import Choice
 from vitrail.train.settings import Experiment, TrainSettings
 
 if TYPE_CHECKING:
@@ -354,15 +355,6 @@ class Task(Protocol):
 
 CACHE_SHARE = 0.3  # of the free memory, for decoded images
 FIXED_BY_WEIGHTS = ("name", "image_size", "num_classes", "num_channels")
-
-
-class Choice(NamedTuple):
-    """One automatic choice."""
-
-    setting: str
-    """Dotted path in the experiment."""
-    value: str
-    reason: str
 
 
 class ModelRequest:

@@ -29,6 +29,8 @@ def diagnose(run: Run, parts: Parts, report: Report) -> Diagnosis:
     settings, task = run.experiment, task_of(run.experiment)
     train, budget_s, is_random = settings.train, settings.budget_s, settings.weights is None
     curves, of_training = read_history(run.path / "metrics.jsonl")
+    if not curves.keys() >= {"loss", "elapsed_s"}:  # a power failure took them
+        return Diagnosis(task.conclude(report)[0])
     steps, elapsed_s = curves["loss"][0][-1], curves["elapsed_s"][1][-1]
     per_epoch = steps_of_epoch(parts.train, train.batch_size, train.seed)
     epochs, usual = steps / per_epoch, USUAL * task.max_epochs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -16,12 +15,13 @@ import torch
 
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.core.sealed import read_sealed
 from vitrail.data.findings import OF_TRAINING, Verdict, number_of
 from vitrail.data.settings import DataSettings
 from vitrail.data.stream import Preparable, SampleSource, steps_of_epoch
 from vitrail.engines.loading import load_once
 from vitrail.models.cost import count_model
-from vitrail.tasks.contract import Choice, ModelRequest, Parts, Settled, Task
+from vitrail.tasks.contract import ModelRequest, Parts, Settled, Task
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source
 from vitrail.tasks.request import Request, read_asked
 from vitrail.train.budget import MIN_STEPS, Deadline, StepTimes, calibrate, steps_for_budget
@@ -29,6 +29,7 @@ from vitrail.train.events import ignore
 from vitrail.train.machine import measure_matrix_products
 from vitrail.train.objective import Settling
 from vitrail.train.processes import Processes
+from vitrail.train.run import Choice
 from vitrail.train.settings import Experiment
 
 
@@ -145,14 +146,13 @@ def open_checked(
 
 def _stored_experiment(config: Path, source: str, settings: Mapping[str, Any]) -> Experiment:
     """Return an earlier run's experiment, including its corrected number of steps unless set anew."""
-    try:
-        tree = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{config} cannot be read as settings: {error}",
-            expected="the config.json of a run directory",
-            remedy="Name the file that an earlier run wrote, such as runs/NAME/config.json",
-        ) from None
+    tree = read_sealed(
+        config,
+        expected="the config.json of a run directory",
+        remedy="Name the file that an earlier run wrote, such as runs/NAME/config.json",
+        error=ConfigError,
+        is_verified=False,  # settings of a new run may be edited
+    )
     changes = {"data.source": source, **settings}
     if "train.steps" in settings:
         changes = {"train.replans": (), **changes}

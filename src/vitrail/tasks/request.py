@@ -15,7 +15,8 @@ from vitrail.core.config import Config, Place, name_setting
 from vitrail.core.errors import ConfigError, did_you_mean, refuse
 from vitrail.core.registry import Registry
 from vitrail.models import MODELS
-from vitrail.tasks.contract import Choice, ModelRequest, Task
+from vitrail.tasks.contract import ModelRequest, Task
+from vitrail.train.run import Choice
 from vitrail.train.settings import TrainSettings
 
 Recipe = Callable[[], dict[str, Any]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import time
@@ -16,14 +15,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from vitrail.core.durable import atomic_write
+from vitrail.core.durable import locked
 from vitrail.core.errors import ConfigError
 from vitrail.data.findings import Verdict
 from vitrail.engines.cpu import accelerate
 from vitrail.engines.loading import load, load_once
 from vitrail.models.checkpoint import load_model, save_model
 from vitrail.report.sections import RunRecord
-from vitrail.tasks.contract import Choice, Diagnosis, Parts
+from vitrail.tasks.contract import Diagnosis, Parts
 from vitrail.tasks.diagnosing import diagnose
 from vitrail.tasks.notebook import is_notebook, notebook_progress
 from vitrail.tasks.preparing import Budget, Checked, Checking, Prepared, fit_steps, open_checked, prepare
@@ -38,7 +37,7 @@ from vitrail.train.interrupt import resumable
 from vitrail.train.loop import fit
 from vitrail.train.objective import Settling
 from vitrail.train.processes import Processes, join_processes
-from vitrail.train.run import Run
+from vitrail.train.run import Choice, Run
 from vitrail.train.schedule import rate_of
 
 REPORT_PAGE, REPORT_FILE = "report.html", "report.json"
@@ -158,30 +157,41 @@ def train(
         shown = on_event or (notebook_progress() if is_notebook() else ignore)
         tell = shown if processes.is_first else ignore
         if request.resume is not None:
-            return _resume(request, processes, tell)
+            return _resume(request, processes, tell, stack)
         prepared = prepare(request, processes, tell)
         tell(prepared)
-        return prepared if request.dry_run else _start(prepared, request, processes, tell)
+        return prepared if request.dry_run else _start(prepared, request, processes, tell, stack)
 
 
-def _start(prepared: Prepared, request: Request, processes: Processes, tell: OnPipelineEvent) -> TrainedRun:
+def _start(
+    prepared: Prepared, request: Request, processes: Processes, tell: OnPipelineEvent, stack: ExitStack
+) -> TrainedRun:
 
     def create() -> Run:
-        choices = [choice._asdict() for choice in prepared.choices]
-        run = Run.create(Path(request.output), prepared.experiment, choices, name=request.name)
-        lines = prepared.verdict.summary()
-        atomic_write(run.path / "verdict.json", json.dumps(prepared.verdict.to_json() | {"lines": lines}))
-        for name, content in prepared.parts.files.items():
-            atomic_write(run.path / FILES_FOLDER / name, content)
+        run = Run.create(
+            Path(request.output),
+            prepared.experiment,
+            prepared.choices,
+            name=request.name,
+            verdict={**prepared.verdict.to_json(), "lines": prepared.verdict.summary()},
+            files={f"{FILES_FOLDER}/{name}": content for name, content in prepared.parts.files.items()},
+        )
+        stack.enter_context(locked(run.path))
         return run
 
     run = processes.from_first(create)
     return _run_to_the_end(run, prepared.parts, processes, tell, deadline=prepared.deadline)
 
 
-def _resume(request: Request, processes: Processes, tell: OnPipelineEvent) -> TrainedRun:
+def _resume(request: Request, processes: Processes, tell: OnPipelineEvent, stack: ExitStack) -> TrainedRun:
     request.check_resumed()
+
+    def lock() -> None:
+        stack.enter_context(locked(open_run(str(request.resume)).path))
+
+    processes.from_first(lock)
     run = open_run(str(request.resume))
+    run.record()  # damage is found now, not after the training
     stored = run.experiment.data.source
     if request.source is not None and str(request.source) != stored:
         raise ConfigError(
@@ -220,8 +230,7 @@ def _plan_more(run: Run, parts: Parts, verdict: Verdict, budget: Budget, process
         reason += f": too low to learn much; --budget {minutes}m is enough for twice as many steps in all"
     choice = Choice("train.steps", f"{step} + {steps}", reason)
     if processes.is_first:
-        path = run.path / "choices.json"
-        atomic_write(path, json.dumps([*_read_json(path, []), choice._asdict()], indent=2))
+        run.write_choices([*run.record().choices, choice])
     return Prepared(task_of(experiment), parts, verdict, experiment, (choice,), deadline)
 
 
@@ -304,25 +313,20 @@ def write_results(run: Run, parts: Parts, model: nn.Module, report: Report, elap
 
 
 def _record_of(run: Run, report: Report, diagnosis: Diagnosis) -> RunRecord:
-    settings, source = run.experiment, shlex.quote(run.experiment.data.source)
-    choices = []
-    for choice in _read_json(run.path / "choices.json", []):
-        setting, value, reason = choice["setting"], choice["value"], choice["reason"]
+    settings, source, record = run.experiment, shlex.quote(run.experiment.data.source), run.record()
+    choices = list(record.choices)
+    for index, (setting, value, reason) in enumerate(choices):
         if setting == "train.steps" and settings.train.replans:  # as many as were trained
-            value, reason = str(settings.train.replans[-1].steps), f"{value} planned at first: {reason}"
-        choices.append((setting, value, reason))
+            steps, planned = settings.train.replans[-1].steps, f"{value} planned at first: {reason}"
+            choices[index] = Choice(setting, str(steps), planned)
     return RunRecord(
         title=f"{settings.model.name} on {Path(settings.data.source).name}",
         report=report,
         conclusions=[diagnosis.result, *diagnosis.problems, diagnosis.remedy or "Nothing stands out."],
         command=f"vitrail train {source} --config {shlex.quote(str(run.path / 'config.json'))}",
         choices=choices,
-        verdict_lines=_read_json(run.path / "verdict.json", {"lines": []})["lines"],
+        verdict_lines=record.verdict_lines,
         metrics_path=run.path / "metrics.jsonl",
-        environment=_read_json(run.path / "environment.json", {}),
+        environment=record.environment,
         experiment=settings.model_dump(mode="json"),
     )
-
-
-def _read_json(path: Path, default: Any) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else default

@@ -6,20 +6,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import math
 import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from vitrail.core.durable import atomic_folder, settle_folder, write_durably
+from vitrail.core.config import Config
+from vitrail.core.durable import atomic_folder, explained, settle_folder, write_durably
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.core.sealed import sealed
 from vitrail.data.stream import SampleSource
 from vitrail.models.checkpoint import (
     FORMAT_VERSION,
@@ -32,6 +33,7 @@ from vitrail.models.checkpoint import (
 from vitrail.train.events import StoppedEarly
 from vitrail.train.objective import Objective, Ranking
 from vitrail.train.processes import sharded_like, whole_tensor
+from vitrail.train.run import MetricsMark, Run
 from vitrail.train.settings import TrainSettings
 from vitrail.train.step import TrainStep
 
@@ -43,6 +45,8 @@ _TENSORS_FILE = "state.safetensors"
 _WEIGHTS_FILE = "weights.safetensors"  # of the best validation
 _FOLDER = re.compile(r"step-(\d+)")
 
+_State = TypeVar("_State", bound=Config)
+
 logger = logging.getLogger(__name__)
 
 
@@ -53,6 +57,15 @@ class Best(NamedTuple):
     value: float
     """The score that models are selected by."""
     scores: dict[str, Any]
+
+
+class Selected(NamedTuple):
+    """How far the selection of a run has come."""
+
+    best: Best | None = None
+    """None until a score was finite."""
+    num_since: int = 0
+    """Validations since the best one."""
 
 
 class Selection:
@@ -72,9 +85,7 @@ class Selection:
     def __init__(self, best_by: tuple[str, Literal["max", "min"]] | None, settings: TrainSettings) -> None:
         self.best_by = best_by
         self.patience, self.keeps_best = settings.patience, settings.keep == "best"
-        self.best: Best | None = None
-        """None until a score was finite."""
-        self.num_since = 0
+        self.best, self.num_since = Selected()
 
     def add(self, step: int, scores: dict[str, Any]) -> bool:
         """Record the scores of a validation, and return whether it is the best so far."""
@@ -88,13 +99,6 @@ class Selection:
             return True
         self.num_since += 1
         return False
-
-    def to_json(self) -> dict[str, Any]:
-        return {"best": None if self.best is None else self.best._asdict(), "num_since": self.num_since}
-
-    def restore(self, values: dict[str, Any]) -> None:
-        self.best = None if values["best"] is None else Best(**values["best"])
-        self.num_since = values["num_since"]
 
     @property
     def is_hopeless(self) -> bool:
@@ -144,23 +148,9 @@ def save_best(root: Path, train_step: TrainStep, best: Best) -> None:
         tensors = {name: whole_tensor(tensor) for name, tensor in state_tensors(train_step.model).items()}
         content = to_bytes(tensors) if train_step.processes.is_first else b""
     if train_step.processes.is_first:
-        for abandoned in root.glob(f".{BEST_FOLDER}.writing-*"):
-            shutil.rmtree(abandoned)
         facts = {"step": best.step, "value": best.value}
         _write(root / BEST_FOLDER, BEST_FORMAT, facts, _WEIGHTS_FILE, content)
     train_step.processes.wait()
-
-
-def stored_step(root: Path) -> int | None:
-    """Return the step of the stored best weights, or None.
-
-    Raises:
-        CheckpointError: they are of a later version, or damaged.
-    """
-    settle_folder(root / BEST_FOLDER)
-    if not (root / BEST_FOLDER).exists():
-        return None
-    return int(read_description(root / BEST_FOLDER / _STATE_FILE, BEST_FORMAT)["step"])
 
 
 def load_best(root: Path, best: Best, targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -173,14 +163,14 @@ def load_best(root: Path, best: Best, targets: Mapping[str, Tensor]) -> dict[str
         CheckpointError: they are missing, damaged, or of another step or model.
     """
     path = root / BEST_FOLDER
-    description = read_description(path / _STATE_FILE, BEST_FORMAT)
-    if description["step"] != best.step:
+    state = _read(path, BEST_FORMAT, _BestState)
+    if state.step != best.step:
         raise CheckpointError(
-            f"{path} holds the weights of step {description['step']}",
+            f"{path} holds the weights of step {state.step}",
             expected=f"those of step {best.step}, the best validation of the training checkpoint",
             remedy="Restore the folder, or train again",
         )
-    tensors = read_tensors(path / _WEIGHTS_FILE, sha256=description["sha256"])
+    tensors = read_tensors(path / _WEIGHTS_FILE, sha256=state.sha256)
     check_same_tensors(targets, tensors, origin=path / _WEIGHTS_FILE)
     return tensors
 
@@ -193,8 +183,41 @@ class Position(NamedTuple):
     """Training time so far."""
     scores: dict[str, Any]
     """Scores of the last validation; empty before the first one."""
-    selection: dict[str, Any]
-    """From ``Selection.to_json``; ``metrics.jsonl`` may lose its last lines in a power failure."""
+    selection: Selected
+    """Not taken from ``metrics.jsonl``, which may lose its last lines in a power failure."""
+    metrics: MetricsMark | None = None
+    """``metrics.jsonl`` as it was; None in older checkpoints."""
+
+
+class _BestState(Config):
+    """``state.json`` of the best weights."""
+
+    format: str
+    version: int
+    step: int
+    value: float
+    sha256: str
+    """Of the weights."""
+
+
+class _TrainingState(Config):
+    """``state.json`` of a checkpoint."""
+
+    format: str
+    version: int
+    step: int
+    elapsed_s: float
+    scores: dict[str, Any]
+    selection: Selected
+    metrics: MetricsMark | None = None
+    threads: int
+    processes: int
+    torch: str
+    part_names: tuple[str, ...]
+    sums: tuple[float, ...]
+    num_summed: int
+    sha256: str
+    """Of the tensors."""
 
 
 def save_training(root: Path, train_step: TrainStep, position: Position) -> Path:
@@ -206,8 +229,11 @@ def save_training(root: Path, train_step: TrainStep, position: Position) -> Path
     folder = root / f"step-{position.step:06d}"
     tensors = {name: whole_tensor(tensor) for name, tensor in _live_tensors(train_step).items()}
     if train_step.processes.is_first:
+        best, metrics = position.selection.best, position.metrics
         facts = {
             **position._asdict(),
+            "selection": {**position.selection._asdict(), "best": None if best is None else best._asdict()},
+            "metrics": None if metrics is None else metrics._asdict(),
             "threads": torch.get_num_threads(),
             "processes": train_step.processes.world_size,
             "torch": torch.__version__,
@@ -222,20 +248,53 @@ def save_training(root: Path, train_step: TrainStep, position: Position) -> Path
 
 
 def _write(folder: Path, kind: str, facts: Mapping[str, Any], tensors_file: str, tensors: bytes) -> None:
-    """Replace a folder of tensors and of what ``read_description`` reads about them."""
+    """Replace a folder of tensors and of what ``_read`` reads about them."""
     digest = hashlib.sha256(tensors).hexdigest()
     description = {"format": kind, "version": FORMAT_VERSION, **facts, "sha256": digest}
     with atomic_folder(folder) as staged:
         write_durably(staged / tensors_file, tensors)
-        write_durably(staged / _STATE_FILE, json.dumps(description, indent=2) + "\n")
+        write_durably(staged / _STATE_FILE, sealed(description))
+
+
+def _read(folder: Path, kind: str, state: type[_State]) -> _State:
+    description = read_description(folder / _STATE_FILE, kind)
+    try:
+        return state.from_tree(description)
+    except ConfigError as error:
+        raise CheckpointError(
+            f"{folder / _STATE_FILE} is damaged: {error.given}",
+            expected="the fields that were written",
+            remedy="Restore the file, or train again",
+        ) from None
 
 
 def newest_checkpoint(root: Path) -> Path | None:
-    """Return the folder of the newest complete checkpoint, or None."""
-    for ready in root.glob(".step-*.ready"):
-        settle_folder(root / ready.name.removeprefix(".").removesuffix(".ready"))
+    """Finish replacements that were killed, and return the folder of the newest checkpoint, or None.
+
+    Raises:
+        CheckpointError: the disk is not writable.
+    """
+    with explained(root):
+        for ready in root.glob(".*.ready"):
+            settle_folder(root / ready.name.removeprefix(".").removesuffix(".ready"))
+    return _newest(root)
+
+
+def _newest(root: Path) -> Path | None:
     complete = [path for path in root.glob("step-*") if _FOLDER.fullmatch(path.name)]
     return max(complete, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+
+
+def read_metrics(run: Run) -> list[dict[str, Any]]:
+    """Return the metrics of a run, verified by its newest checkpoint.
+
+    Raises:
+        CheckpointError: they were damaged or changed.
+    """
+    folder = _newest(run.checkpoints)
+    if folder is not None:
+        run.verify_metrics(_read(folder, TRAINING_FORMAT, _TrainingState).metrics)
+    return run.metrics()
 
 
 def newest_step(root: Path) -> int:
@@ -245,10 +304,15 @@ def newest_step(root: Path) -> int:
 
 
 def prune_checkpoints(root: Path, *, kept: Path) -> None:
-    """Remove every checkpoint but one, and leftovers of interrupted writes."""
-    for path in [*root.glob("step-*"), *root.glob(".step-*")]:
+    """Remove every checkpoint but one and the best weights, and leftovers of interrupted writes.
+
+    Raises:
+        CheckpointError: one cannot be removed.
+    """
+    for path in [*root.glob("step-*"), *root.glob(".*")]:
         if path != kept:
-            shutil.rmtree(path)
+            with explained(path):
+                shutil.rmtree(path)
 
 
 def load_training(folder: Path, train_step: TrainStep) -> Position:
@@ -257,8 +321,8 @@ def load_training(folder: Path, train_step: TrainStep) -> Position:
     Raises:
         CheckpointError: the checkpoint is damaged, of a later version or of another model.
     """
-    description = read_description(folder / _STATE_FILE, TRAINING_FORMAT)
-    stored = read_tensors(folder / _TENSORS_FILE, sha256=description["sha256"])
+    state = _read(folder, TRAINING_FORMAT, _TrainingState)
+    stored = read_tensors(folder / _TENSORS_FILE, sha256=state.sha256)
     groups: dict[str, dict[str, Tensor]] = {"weights": {}, "average": {}, "optimiser": {}}
     for key, tensor in stored.items():
         group, _, name = key.partition("/")
@@ -272,12 +336,12 @@ def load_training(folder: Path, train_step: TrainStep) -> Position:
             for key, tensor in groups["optimiser"].items()
         }
     )
-    train_step.part_names = tuple(description["part_names"])
+    train_step.part_names = state.part_names
     train_step.clear_sums()
-    train_step.sums += torch.tensor(description["sums"], dtype=torch.float64, device=train_step.sums.device)
-    train_step.num_summed = description["num_summed"]
-    _warn_of_differences(description, train_step.processes.world_size)
-    return Position(*(description[name] for name in Position._fields))
+    train_step.sums += torch.tensor(state.sums, dtype=torch.float64, device=train_step.sums.device)
+    train_step.num_summed = state.num_summed
+    _warn_of_differences(state, train_step.processes.world_size)
+    return Position(state.step, state.elapsed_s, state.scores, state.selection, state.metrics)
 
 
 def _live_tensors(train_step: TrainStep) -> dict[str, Tensor]:
@@ -303,14 +367,14 @@ def _placed(stored: Tensor, parameter: Tensor) -> Tensor:
     return sharded_like(own, parameter) if own.shape == parameter.shape else own
 
 
-def _warn_of_differences(description: dict[str, Any], world_size: int) -> None:
+def _warn_of_differences(state: _TrainingState, world_size: int) -> None:
     now = {"threads": torch.get_num_threads(), "processes": world_size, "torch": torch.__version__}
     for name, value in now.items():
-        if value != description[name]:
+        if value != getattr(state, name):
             logger.warning(
                 "resuming with %s = %s, the run had %s: results will differ in the last digits "
                 "from those of a run that never stopped",
                 name,
                 value,
-                description[name],
+                getattr(state, name),
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -13,8 +12,8 @@ from torch import nn
 
 from vitrail import __version__
 from vitrail.core.config import Config
-from vitrail.core.durable import atomic_write
-from vitrail.core.errors import DataError
+from vitrail.core.errors import ConfigError, DataError
+from vitrail.core.sealed import read_sealed, write_sealed
 from vitrail.data.stream import SampleSource, evaluation_batches
 from vitrail.train.machine import Precision, autocast
 from vitrail.train.objective import Evaluator, Objective, Signing
@@ -69,7 +68,7 @@ class Report(Config):
         Raises:
             CheckpointError: the disk is full or not writable; a former report is as it was.
         """
-        atomic_write(path, json.dumps(self.model_dump(mode="json"), indent=1) + "\n")
+        write_sealed(path, self.model_dump(mode="json"))
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -78,13 +77,13 @@ class Report(Config):
         Raises:
             DataError: the file is missing or is not a report.
         """
+        expected, remedy = "a report.json that an evaluation wrote", "Evaluate the run again"
+        tree = read_sealed(path, expected=expected, remedy=remedy, error=DataError)
         try:
-            return cls.from_tree(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
+            return cls.from_tree(tree)
+        except ConfigError as error:
             raise DataError(
-                f"{path} cannot be read as a report: {getattr(error, 'given', error)}",
-                expected="a report.json that an evaluation wrote",
-                remedy="Evaluate the run again",
+                f"{path} cannot be read as a report: {error.given}", expected=expected, remedy=remedy
             ) from None
 
 

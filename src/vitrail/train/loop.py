@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from vitrail.core.errors import CheckpointError
 from vitrail.data.stream import SampleSource, StandIn
 from vitrail.models.checkpoint import state_tensors
 from vitrail.train import checkpoints
@@ -110,14 +111,16 @@ class _Training:
         """Load the newest checkpoint, or write the first one."""
         # The first process decides: a later one might see the checkpoint that the first is writing already.
         folder = self._processes.from_first(lambda: checkpoints.newest_checkpoint(self._run.checkpoints))
+        mark = None
         if folder is not None:
             position = checkpoints.load_training(folder, self._train_step)
             self.step, self._former_s, self.scores = position.step, position.elapsed_s, position.scores
             self._saved_step, self._meter = self.step, Meter(self._train_step)
-            self._selection.restore(position.selection)
+            self._selection.best, self._selection.num_since = position.selection
             self._complete_best()
+            mark = position.metrics
         if self._processes.is_first:
-            self._run.rewind(self.step if folder is not None else -1)
+            self._run.rewind(self.step if folder is not None else -1, mark)
             if folder is not None:  # a kill may have come between writing it and removing the older ones
                 checkpoints.prune_checkpoints(self._run.checkpoints, kept=folder)
         if folder is None:
@@ -170,11 +173,22 @@ class _Training:
         return self._former_s + time.monotonic() - self._started
 
     def _complete_best(self) -> None:
-        """Store the best weights if a kill came between the checkpoint of their step and them."""
+        """Check the best weights now, not after the training.
+
+        If a kill came between the checkpoint of their step and them, they are stored again.
+
+        Raises:
+            CheckpointError: they are missing or damaged.
+        """
         best, root = self._selection.best, self._run.checkpoints
-        if best is None or not self._selection.keeps_best or best.step != self.step:
+        if best is None or not self._selection.keeps_best:
             return
-        if self._processes.from_first(lambda: checkpoints.stored_step(root)) != best.step:
+        targets = state_tensors(self._train_step.model)
+        try:
+            self._processes.from_first(lambda: checkpoints.load_best(root, best, targets) and None)
+        except CheckpointError:
+            if best.step != self.step:
+                raise
             checkpoints.save_best(root, self._train_step, best)
 
     def _batches(self, train: SampleSource) -> Iterator[list[Any]]:
@@ -251,7 +265,9 @@ class _Training:
             return
         self._check_finite()
         started = time.monotonic()
-        position = checkpoints.Position(self.step, self.elapsed_s(), self.scores, self._selection.to_json())
+        selected = checkpoints.Selected(self._selection.best, self._selection.num_since)
+        metrics = self._run.flush_metrics() if self._processes.is_first else None
+        position = checkpoints.Position(self.step, self.elapsed_s(), self.scores, selected, metrics)
         folder = checkpoints.save_training(self._run.checkpoints, self._train_step, position)
         self._saved_step, self._saved = self.step, time.monotonic()
         self._meter.pause(self._saved - started)

@@ -2,29 +2,61 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import math
 import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
+from pydantic import Field
 
 from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write, explained
-from vitrail.core.errors import CheckpointError
+from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.core.sealed import read_sealed, write_sealed
 from vitrail.train.machine import cpu_name
 from vitrail.train.settings import Experiment, Replan
 
 _PACKAGES = ("torch", "numpy", "pillow", "safetensors", "pydantic")
+
+_log = logging.getLogger(__name__)
+
+
+class MetricsMark(NamedTuple):
+    """``metrics.jsonl`` as it was at a checkpoint: its length and a digest of it."""
+
+    bytes: int
+    sha256: str
+
+
+class Choice(NamedTuple):
+    """One automatic choice."""
+
+    setting: str
+    """Dotted path in the experiment."""
+    value: str
+    reason: str
+
+
+class Record(Config):
+    """What a run wrote before its training, for its report."""
+
+    choices: tuple[Choice, ...] = ()
+    verdict_lines: tuple[str, ...] = ()
+    """Findings of the data doctor."""
+    environment: dict[str, Any] = Field(default_factory=dict)
 
 
 class Run:
@@ -38,21 +70,42 @@ class Run:
         self.path, self.experiment = path, experiment
 
     @classmethod
-    def create(cls, root: Path, experiment: Experiment, choices: Any, *, name: str | None = None) -> Self:
+    def create(
+        cls,
+        root: Path,
+        experiment: Experiment,
+        choices: Sequence[Choice] = (),
+        *,
+        name: str | None = None,
+        verdict: Mapping[str, Any] | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> Self:
         """Create a directory and write what is known before training.
 
+        ``config.json`` comes last: with it the directory is a run, which can be resumed.
+
         Args:
-            choices: plain JSON values: every automatic choice with its reason.
+            choices: every automatic choice with its reason.
             name: ``DATE-TIME-DATA-MODEL`` by default; a number is appended if it is taken.
+            verdict: what the doctor found, with its summary as ``lines``.
+            files: content of further files, by path in the directory.
 
         Raises:
             CheckpointError: the directory cannot be written.
         """
         path = _new_folder(root, name or dated_name(experiment.data.source, experiment.model.name))
         run = cls(path, experiment)
-        _write_json(path / "choices.json", choices)
-        _write_json(path / "environment.json", describe_environment())
-        run._write_experiment()
+        try:
+            run.write_choices(choices)
+            write_sealed(path / "environment.json", describe_environment())
+            if verdict is not None:
+                write_sealed(path / "verdict.json", verdict)
+            for file, content in (files or {}).items():
+                atomic_write(path / file, content)
+            run._write_experiment()
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
         return run
 
     @classmethod
@@ -66,15 +119,11 @@ class Run:
             CheckpointError: the directory or its ``config.json`` is missing or damaged.
             ConfigError: a setting in ``config.json`` is unknown or does not fit.
         """
-        source = path / "config.json"
-        try:
-            tree = json.loads(source.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"{source} cannot be read: {getattr(error, 'strerror', None) or error}",
-                expected="a run directory with its config.json",
-                remedy="Give the directory that vitrail train printed, such as runs/NAME",
-            ) from None
+        tree = read_sealed(
+            path / "config.json",
+            expected="a run directory with its config.json",
+            remedy="Give the directory that vitrail train printed, such as runs/NAME",
+        )
         return cls(path, read(tree))
 
     @property
@@ -92,16 +141,87 @@ class Run:
         with explained(path), path.open("a", encoding="utf-8") as file:
             file.write(line)
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of ``metrics.jsonl``, without a last one that was cut off by a kill."""
+    def flush_metrics(self) -> MetricsMark:
+        """Wait until ``metrics.jsonl`` is on the disk, and return what a checkpoint says of it."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
-        return [json.loads(line) for line in lines[:-1]]
+        with explained(path), path.open("a+b") as file:
+            os.fsync(file.fileno())
+            file.seek(0)
+            return _mark(file.read())
 
-    def rewind(self, step: int) -> None:
-        """Drop the metrics after a step, which a resumed run logs again."""
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of ``metrics.jsonl``, without a last one that was cut off by a kill.
+
+        Raises:
+            CheckpointError: a line is damaged.
+        """
+        path = self.path / "metrics.jsonl"
+        entries = [read_entry(line) for line in _read_bytes(path).split(b"\n")[:-1]]
+        if None in entries:
+            raise CheckpointError(
+                f"line {entries.index(None) + 1} of {path} is damaged",
+                expected="a JSON object with the field step",
+                remedy="Restore the file, or remove that line; only curves depend on it",
+            )
+        return [entry for entry in entries if entry is not None]
+
+    def rewind(self, step: int, mark: MetricsMark | None = None) -> None:
+        """Drop the metrics after a step, which a resumed run logs again.
+
+        Args:
+            mark: what the checkpoint of that step says of them.
+
+        Raises:
+            CheckpointError: lines before the checkpoint were damaged or changed.
+        """
+        self.verify_metrics(mark)
         kept = [entry for entry in self.metrics() if entry["step"] <= step]
         atomic_write(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in kept))
+
+    def verify_metrics(self, mark: MetricsMark | None) -> None:
+        """Check that ``metrics.jsonl`` begins as it was at a checkpoint, and warn if lines are missing.
+
+        Raises:
+            CheckpointError: it was damaged or changed.
+        """
+        path = self.path / "metrics.jsonl"
+        content = _read_bytes(path)
+        if mark is None or _mark(content[: mark.bytes]) == mark:
+            return
+        if len(content) >= mark.bytes:
+            raise CheckpointError(
+                f"{path} was damaged or changed after it was written",
+                expected="the lines that the newest checkpoint was saved with",
+                remedy="Restore the file, or remove it; only curves depend on it",
+            )
+        _log.warning("%s lacks lines, as after a power failure; curves will have a gap", path)
+
+    def record(self) -> Record:
+        """Return what was written before the training.
+
+        Raises:
+            CheckpointError: a file of it is damaged.
+        """
+        listed, verdict, environment = (
+            read_sealed(path, list_field="choices") if (path := self.path / name).exists() else {}
+            for name in ("choices.json", "verdict.json", "environment.json")
+        )
+        tree = {
+            "choices": listed.get("choices", ()),
+            "verdict_lines": verdict.get("lines", ()),
+            "environment": environment,
+        }
+        try:
+            return Record.from_tree(tree)
+        except ConfigError as error:
+            raise CheckpointError(
+                f"choices.json or verdict.json of {self.path} is damaged: {error.given}",
+                expected="the fields that were written",
+                remedy="Restore the file, or remove it; only the report depends on it",
+            ) from None
+
+    def write_choices(self, choices: Sequence[Choice]) -> None:
+        write_sealed(self.path / "choices.json", {"choices": [choice._asdict() for choice in choices]})
 
     def replan(self, replan: Replan) -> None:
         """Record a corrected number of steps in ``config.json``.
@@ -115,7 +235,7 @@ class Run:
         self._write_experiment()
 
     def _write_experiment(self) -> None:
-        _write_json(self.path / "config.json", self.experiment)
+        write_sealed(self.path / "config.json", self.experiment.model_dump(mode="json"))
 
 
 def find_run(root: Path, name: str) -> Path | None:
@@ -145,6 +265,16 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
+def read_entry(line: bytes | str) -> dict[str, Any] | None:
+    """Return a line of ``metrics.jsonl``; None if it is damaged."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_whole = isinstance(entry, dict) and type(entry.get("step")) is int and entry["step"] < 2**63
+    return entry if is_whole else None
+
+
 def dated_name(source: str, what: str) -> str:
     """Return a name made of date, data and something else."""
     parts = [Path(source.rstrip("/")).name, what]
@@ -165,9 +295,19 @@ def _new_folder(root: Path, name: str) -> Path:
     )
 
 
-def _write_json(path: Path, value: Config | Sequence[Any] | dict[str, Any]) -> None:
-    tree = value.model_dump(mode="json") if isinstance(value, Config) else value
-    atomic_write(path, json.dumps(tree, indent=2, ensure_ascii=False) + "\n")
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error.strerror}", expected="a readable file", remedy="Restore it"
+        ) from None
+
+
+def _mark(content: bytes) -> MetricsMark:
+    return MetricsMark(len(content), hashlib.sha256(content).hexdigest())
 
 
 def _finite(value: Any) -> Any:

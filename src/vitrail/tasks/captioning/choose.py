@@ -14,13 +14,13 @@ from vitrail.engines.loading import Start
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.contract import (
-    Choice,
     ModelRequest,
     choose_image_training,
     encoder_settings,
     name_model,
 )
 from vitrail.train.machine import Machine
+from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings
 
 SMALL_MODEL, LARGE_MODEL = "show_attend_tell_small", "show_attend_tell"

@@ -25,8 +25,9 @@ from vitrail.tasks.classification.settings import (
     ClassificationSettings,
     ImageDataSettings,
 )
-from vitrail.tasks.contract import Choice, ModelRequest, choose_image_training, name_of_weights
+from vitrail.tasks.contract import ModelRequest, choose_image_training, name_of_weights
 from vitrail.train.machine import Machine
+from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings
 
 SMALL_PX, MEDIUM_PX = 40, 96

@@ -6,9 +6,10 @@ from vitrail.data.findings import number_of
 from vitrail.data.settings import AugmentSettings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.captioning.dataset import CaptionDataset
-from vitrail.tasks.contract import Choice, ModelRequest, name_model
+from vitrail.tasks.contract import ModelRequest, name_model
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
 from vitrail.train.machine import Machine
+from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings, TrainSettings
 
 SMALL = "clip_tiny"

@@ -16,7 +16,6 @@ from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.detr import DETRConfig
 from vitrail.tasks.contract import (
-    Choice,
     ModelRequest,
     choose_image_training,
     encoder_settings,
@@ -25,6 +24,7 @@ from vitrail.tasks.contract import (
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.settings import BoxAugmentSettings, BoxDataSettings, DetectionExperiment
 from vitrail.train.machine import Machine
+from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings
 
 CPU_PX, GPU_PX = 320, 640  # of the longer side

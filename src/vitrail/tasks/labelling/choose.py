@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import LabellingModelConfig
-from vitrail.tasks.contract import Choice, ModelRequest, name_model, precision_reason
+from vitrail.tasks.contract import ModelRequest, name_model, precision_reason
 from vitrail.tasks.labelling.dataset import TextDataset
 from vitrail.tasks.labelling.settings import LabellingExperiment, TextDataSettings
 from vitrail.train.machine import Machine
+from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings, TrainSettings
 
 FEW_TEXTS, MANY_TEXTS = 3_000, 100_000

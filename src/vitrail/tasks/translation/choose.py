@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.tasks.contract import Choice, ModelRequest, name_model, precision_reason
+from vitrail.tasks.contract import ModelRequest, name_model, precision_reason
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
 from vitrail.train.machine import Machine
+from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings, TrainSettings
 
 FEW_PAIRS, MANY_PAIRS = 10_000, 500_000
