@@ -22,7 +22,7 @@ from making.small_translators import small_translator
 from vitrail.cli import main
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.serve import serve, server
+from vitrail.serve import protocol, serve
 from vitrail.serve.app import MAX_EXPLANATIONS
 from vitrail.serve.hosting import Hosting
 from vitrail.serve.running import Listening, ModelFailed, ModelLoaded, Stopping, bind, name_sources
@@ -152,7 +152,7 @@ def test_more_explanations_than_are_allowed_at_once_are_refused() -> None:
 
 
 def test_headers_that_come_too_slowly_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEADERS_S", 0.3)
+    monkeypatch.setattr(protocol, "HEADERS_S", 0.3)
     with running({"a": small_classifier()}) as (url, _), connect(url) as slow, connect(url) as silent:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert slow.recv(65_536).startswith(b"HTTP/1.1 200")

@@ -2,93 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 import math
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vitrail.serve.app import create_app
 from vitrail.serve.batching import BatchLimits
 from vitrail.serve.hosting import HostedModel, Hosting, Metrics, Source
+from vitrail.serve.protocol import PatientProtocol
 from vitrail.serve.settings import ServeSettings
-from vitrail.tasks.serving import EngineChoice, RefusalError, error_tree
+from vitrail.tasks.serving import EngineChoice
 
 GRACE_S = 5.0  # beyond the time-outs of a request, until a stopping server closes open connections
 KEEP_ALIVE_S = 20  # between two requests of a connection
-# From the connection, or the first byte of a request, to the end of its headers; and for the rest of a body
-# that was answered before its end.
-HEADERS_S = 10.0
-READING_S = 30.0  # maximum wait for a client to read on
-
-
-class PatientProtocol(H11Protocol):
-    """Uvicorn's HTTP/1.1 with time-outs for headers and for reading responses, which it lacks."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._allow("headers", HEADERS_S)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._forget("headers")
-        self._forget("reading")
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Between requests, data belongs to the next headers or to the last body."""
-        super().data_received(data)
-        is_answered = self.cycle is None or self.cycle.response_complete
-        is_between = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
-        if self.transport.is_closing() or not is_answered or is_between:
-            self._forget("headers")
-        else:
-            self._allow("headers", HEADERS_S)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._allow("reading", READING_S)
-
-    def resume_writing(self) -> None:
-        self._forget("reading")
-        super().resume_writing()
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer malformed HTTP with JSON, like everything else."""
-        refusal = RefusalError(
-            400, f"malformed HTTP: {msg}", expected="an HTTP/1.1 request", remedy="Use an HTTP client"
-        )
-        body = json.dumps(error_tree(refusal)).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),
-        ]
-        try:
-            for event in (
-                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-                h11.Data(data=body),
-                h11.EndOfMessage(),
-            ):
-                self.transport.write(self.conn.send(event) or b"")
-        except h11.LocalProtocolError:  # a response is in progress already
-            pass
-        self.transport.close()
-
-    def _allow(self, what: str, seconds: float) -> None:
-        """End the connection after so many seconds from the first call, unless it is forgotten before."""
-        if what not in self._timers:
-            self._timers[what] = self.loop.call_later(seconds, self.transport.abort)
-
-    def _forget(self, what: str) -> None:
-        if timer := self._timers.pop(what, None):
-            timer.cancel()
 
 
 class QuietServer(uvicorn.Server):
