@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,3 +101,24 @@ def running(sources: Mapping[str, Source], **settings: object) -> Iterator[tuple
             built.server.should_exit = True
             thread.join(30)
     assert not thread.is_alive()
+
+
+@contextmanager
+def serving_process(*options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run the command serve with the small classifier, and yield its address once it is ready."""
+    with tempfile.TemporaryDirectory() as folder:
+        small_classifier().save(Path(folder) / "model")
+        command = [sys.executable, "-m", "vitrail", "serve", f"a={folder}", "--port", "0", *options]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        assert process.stdout is not None
+        try:
+            found = re.search(r"http://[\d.]+:\d+", process.stdout.readline())
+            assert found, "the server did not start"
+            assert process.stdout.readline().startswith("ready")
+            yield found[0], process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait(WAIT_S)
+            process.stdout.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -14,6 +15,8 @@ from vitrail.tasks.serving import RefusalError, error_tree
 # that was answered before its end.
 HEADERS_S = 10.0
 READING_S = 30.0  # maximum wait for a client to read on
+DRAIN_S = 2.0  # how long a stopping server waits for the next request of an idle connection
+CLOSE = (b"connection", b"close")
 
 
 class PatientProtocol(H11Protocol):
@@ -25,12 +28,13 @@ class PatientProtocol(H11Protocol):
         self._allow("headers", HEADERS_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget("headers")
-        self._forget("reading")
+        for what in tuple(self._timers):
+            self._forget(what)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Between requests, data belongs to the next headers or to the last body."""
+        self._forget("drain")
         super().data_received(data)
         is_answered = self.cycle is None or self.cycle.response_complete
         is_between = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
@@ -38,6 +42,20 @@ class PatientProtocol(H11Protocol):
             self._forget("headers")
         else:
             self._allow("headers", HEADERS_S)
+        if is_answered and is_between and CLOSE in self.server_state.default_headers:
+            self.shutdown()
+
+    def shutdown(self) -> None:
+        """End the connection with its next response, which says so, or after a while without a request.
+
+        Closing an idle connection at once would lose a request that its client is just sending.
+        """
+        if self.cycle is None or self.cycle.response_complete:
+            self._allow("drain", DRAIN_S, self.timeout_keep_alive_handler)
+        elif self.cycle.response_started:
+            self.cycle.keep_alive = False
+        else:
+            self.cycle.default_headers = self.server_state.default_headers
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -69,10 +87,10 @@ class PatientProtocol(H11Protocol):
             pass
         self.transport.close()
 
-    def _allow(self, what: str, seconds: float) -> None:
+    def _allow(self, what: str, seconds: float, end: Callable[[], None] | None = None) -> None:
         """End the connection after so many seconds from the first call, unless it is forgotten before."""
         if what not in self._timers:
-            self._timers[what] = self.loop.call_later(seconds, self.transport.abort)
+            self._timers[what] = self.loop.call_later(seconds, end or self.transport.abort)
 
     def _forget(self, what: str) -> None:
         if timer := self._timers.pop(what, None):

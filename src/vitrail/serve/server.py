@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import socket
@@ -13,7 +14,7 @@ import uvicorn
 from vitrail.serve.app import create_app
 from vitrail.serve.batching import BatchLimits
 from vitrail.serve.hosting import HostedModel, Hosting, Metrics, Source
-from vitrail.serve.protocol import PatientProtocol
+from vitrail.serve.protocol import CLOSE, PatientProtocol
 from vitrail.serve.settings import ServeSettings
 from vitrail.tasks.serving import EngineChoice
 
@@ -34,7 +35,20 @@ class QuietServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.hosting.is_stopping = True
+        self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]
+        # The kernel has accepted these; closing the listener would reset them.
+        waiting: list[socket.socket] = []
+        for listener in sockets or ():
+            with contextlib.suppress(OSError):
+                while True:
+                    waiting.append(listener.accept()[0])
+        loop = asyncio.get_running_loop()
+        taken = [loop.create_task(loop.connect_accepted_socket(self._protocol, each)) for each in waiting]
         await super().shutdown(sockets)
+        await asyncio.gather(*taken, return_exceptions=True)
+
+    def _protocol(self) -> PatientProtocol:
+        return PatientProtocol(self.config, self.server_state, self.lifespan.state)
 
 
 @dataclass(frozen=True)
