@@ -3,15 +3,85 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections import Counter
+from collections.abc import Iterator
 
 import httpx
 import pytest
 
+from faults.exchange import exchange
 from faults.stopping import stop_under_load
 from making.served_models import WAIT_S, running, small_classifier
 from vitrail.serve import protocol
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running({"a": small_classifier()}) as (address, _):
+        yield address
+
+
+POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "part"),
+    [
+        (POST + b"Content-Length: 4\r\n" + CHUNKED + b"\r\n0\r\n\r\n", 400, "both Content-Length and"),
+        (POST + CHUNKED + b"Content-Length: 4\r\n\r\n0\r\n\r\n", 400, "both Content-Length and"),
+        (POST.replace(b"1.1", b"1.0") + CHUNKED + b"\r\n0\r\n\r\n", 400, "HTTP/1.0 has no"),
+        (POST + CHUNKED + CHUNKED + b"\r\n0\r\n\r\n", 501, "multiple Transfer-Encoding"),
+        (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 501, "Only Transfer-Encoding: chunked"),
+        (POST + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 400, "more than one Content-Length"),
+        (POST + b"Content-Length: 3, 3\r\n\r\nabc", 400, "more than one Content-Length"),
+        (POST + b"Content-Length: +3\r\n\r\nabc", 400, "bad Content-Length"),
+        (POST + b"Content-Length: " + b"9" * 25 + b"\r\n\r\n", 400, "bad Content-Length"),
+        (POST + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", 400, "goes on in the next line"),
+        (GET + b"X: a\r\n\tb\r\n\r\n", 400, "goes on in the next line"),
+        (GET + b"X : a\r\n\r\n", 400, "illegal header line"),
+        (GET + b"X: a\rContent-Length: 3\r\n\r\n", 400, "illegal header line"),
+        (GET + GET[-17:] + b"\r\n", 400, "multiple Host"),
+        (POST + CHUNKED + b"\r\n-5\r\nabcde\r\n0\r\n\r\n", 400, "illegal chunk header"),
+        (POST + CHUNKED + b"\r\n0x5\r\nabcde\r\n0\r\n\r\n", 400, "illegal chunk header"),
+        (POST + CHUNKED + b"\r\n" + b"f" * 21 + b"\r\nabc", 400, "illegal chunk header"),
+        (POST + CHUNKED + b"\r\n3\r\nabcdef\r\n0\r\n\r\n", 400, "malformed chunk footer"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "version"),
+        (GET + b"X: " + b"a" * 300_000, 431, "too long"),
+        (b"GET /healthz\r\n\r\n", 400, "illegal request line"),
+    ],
+    ids=itertools.count(),
+)
+def test_ambiguous_and_malformed_requests_are_refused_and_the_connection_is_closed(
+    url: str, sent: bytes, status: int, part: str
+) -> None:
+    following = GET + b"\r\n"
+
+    answers = exchange(url, GET + b"\r\n" + sent + following)
+
+    assert [each.status for each in answers] == [200, status]
+    error = answers[-1].tree["error"]
+    assert (error["status"], set(error)) == (status, {"status", "message", "given", "expected", "remedy"})
+    assert part in error["message"]
+    assert answers[-1].headers["connection"] == "close"
+
+
+def test_a_client_that_sends_on_comes_to_read_why_it_was_refused(url: str) -> None:
+    body = bytes(8_000_000)
+
+    (answer,) = exchange(url, POST + CHUNKED + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    assert answer.status == 400
+
+
+@pytest.mark.parametrize("target", ["http://localhost/healthz", "HTTP://127.0.0.1:80/healthz?x=1"])
+def test_absolute_targets_are_read_as_their_paths(url: str, target: str) -> None:
+    (answer,) = exchange(url, f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+
+    assert (answer.status, answer.tree) == (200, {"status": "ok"})
 
 
 def test_no_request_is_lost_when_a_server_under_load_stops() -> None:

@@ -1,10 +1,13 @@
-"""HTTP/1.1 on one connection: uvicorn's, with time-outs for slow clients, and errors as JSON."""
+"""HTTP/1.1 on one connection: uvicorn's, with strict framing, time-outs for slow clients, errors as JSON."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -15,12 +18,72 @@ from vitrail.tasks.serving import RefusalError, error_tree
 # that was answered before its end.
 HEADERS_S = 10.0
 READING_S = 30.0  # maximum wait for a client to read on
+LINGER_S = 2.0  # how long a refused client may go on sending, so that it comes to read why
 DRAIN_S = 2.0  # how long a stopping server waits for the next request of an idle connection
 CLOSE = (b"connection", b"close")
+ABSOLUTE = re.compile(rb"(?i)https?://(?P<host>[^/?]*)/?(?P<path>.*)")
+BLANK_LINE = re.compile(rb"\n\r?\n")
+
+
+class StrictConnection(h11.Connection):
+    """h11's parser, which refuses what a proxy before it may read in another way, and takes absolute targets.
+
+    Where two of a chain do not agree on the end of a request, one's body is the other's next request
+    (RFC 9112, 11.2).
+    """
+
+    fault = h11.RemoteProtocolError("it cannot be read")
+    """Why the last request was refused."""
+
+    def next_event(self) -> Any:
+        try:
+            if self.their_state is h11.IDLE:
+                _check_framing(self.trailing_data[0])
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            self.fault = error
+            raise
+        absolute = isinstance(event, h11.Request) and ABSOLUTE.fullmatch(event.target)
+        if isinstance(event, h11.Request) and absolute:  # it counts, not the header Host (RFC 9112, 3.2.2)
+            others = [each for each in event.headers if each[0] != b"host"]
+            event = h11.Request(
+                method=event.method,
+                target=b"/" + absolute["path"],
+                headers=[*others, (b"host", absolute["host"])],
+                http_version=event.http_version,
+            )
+        return event
+
+
+def _check_framing(received: bytes) -> None:
+    """Refuse a head, once it is whole, whose end or whose body's length is written ambiguously."""
+    end = BLANK_LINE.search(received)
+    if end is None:
+        return
+    request, *lines = received[: end.start()].split(b"\n")
+    fields = [(name.strip().lower(), value) for name, _, value in (line.partition(b":") for line in lines)]
+    lengths = [value for name, value in fields if name == b"content-length"]
+    version = request.rstrip().rpartition(b" HTTP/")[2]
+    is_coded = any(name == b"transfer-encoding" for name, _ in fields)
+    if any(line.startswith((b" ", b"\t")) for line in lines):
+        raise h11.RemoteProtocolError("a header goes on in the next line")
+    if lengths and is_coded:
+        raise h11.RemoteProtocolError("it has both Content-Length and Transfer-Encoding")
+    if len(lengths) > 1 or any(b"," in value for value in lengths):
+        raise h11.RemoteProtocolError("it has more than one Content-Length")
+    if is_coded and version == b"1.0":
+        raise h11.RemoteProtocolError("HTTP/1.0 has no Transfer-Encoding")
+    if re.fullmatch(rb"[02-9]\.\d", version):
+        raise h11.RemoteProtocolError("the version is another", error_status_hint=505)
 
 
 class PatientProtocol(H11Protocol):
     """Uvicorn's HTTP/1.1 with time-outs for headers and for reading responses, which it lacks."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.conn: StrictConnection = StrictConnection(h11.SERVER)
+        self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -34,6 +97,8 @@ class PatientProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Between requests, data belongs to the next headers or to the last body."""
+        if self._is_refused:
+            return
         self._forget("drain")
         super().data_received(data)
         is_answered = self.cycle is None or self.cycle.response_complete
@@ -66,26 +131,33 @@ class PatientProtocol(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer malformed HTTP with JSON, like everything else."""
-        refusal = RefusalError(
-            400, f"malformed HTTP: {msg}", expected="an HTTP/1.1 request", remedy="Use an HTTP client"
-        )
+        """Answer malformed HTTP with JSON, like everything else, and close the connection."""
+        status = HTTPStatus(self.conn.fault.error_status_hint)
+        given = f"malformed HTTP: {str(self.conn.fault)[:200]}"
+        refusal = RefusalError(status, given, expected="an HTTP/1.1 request", remedy="Use an HTTP client")
         body = json.dumps(error_tree(refusal)).encode()
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),
+            CLOSE,
         ]
         try:
             for event in (
-                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+                h11.Response(status_code=status, headers=headers, reason=status.phrase.encode()),
                 h11.Data(data=body),
                 h11.EndOfMessage(),
             ):
                 self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:  # a response is in progress already
-            pass
-        self.transport.close()
+            self.transport.close()
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        # Closing while the client sends would reset the connection before it reads this (RFC 9112, 9.6).
+        self._is_refused = True
+        self.transport.write_eof()
+        self._allow("last", LINGER_S)
 
     def _allow(self, what: str, seconds: float, end: Callable[[], None] | None = None) -> None:
         """End the connection after so many seconds from the first call, unless it is forgotten before."""
