@@ -444,6 +444,66 @@ def test_a_token_is_asked_for_but_not_by_probes_and_pages(hosting: Hosting) -> N
     assert "open-sesame" not in repr(settings)
 
 
+@pytest.mark.parametrize(
+    ("headers", "status", "parts"),
+    [
+        ({}, 200, []),
+        ({"host": "localhost:8000"}, 200, []),
+        ({"host": "LOCALHOST."}, 200, []),
+        ({"host": "vitrail.localhost"}, 200, []),
+        ({"host": "127.0.0.2:1", "origin": "http://localhost:3000"}, 200, []),
+        ({"host": "[::1]:8000", "origin": "http://[::1]:8000"}, 200, []),
+        ({"host": "Models.example.org"}, 421, ["--allow-host models.example.org"]),
+        ({"origin": "https://models.example.org"}, 403, ["--allow-host models.example.org"]),
+        ({"host": "evil.example:8000"}, 421, ["'evil.example:8000'", "--allow-host evil.example"]),
+        ({"host": "localhost.evil.example"}, 421, ["--allow-host localhost.evil.example"]),
+        ({"host": "localhost@evil.example"}, 421, ["--allow-host NAME"]),
+        ({"host": "127.0.0.1.evil.example"}, 421, []),
+        ({"host": "192.168.0.1"}, 421, []),
+        ({"host": ""}, 421, []),
+        ({"origin": "http://evil.example"}, 403, ["a page of 'http://evil.example'", "with a token"]),
+        ({"origin": "http://192.168.0.1"}, 403, []),
+        ({"origin": "null"}, 403, ["'null'"]),
+        ({"origin": ""}, 403, []),
+    ],
+)
+def test_a_server_on_loopback_without_a_token_refuses_other_hosts_and_their_pages(
+    hosting: Hosting, headers: dict[str, str], status: int, parts: list[str]
+) -> None:
+    """Or any page could read from it, once its name resolves to this machine (DNS rebinding)."""
+
+    def answer(url: str = "http://127.0.0.1:8000", **settings: Any) -> Any:
+        app = create_app(hosting, ServeSettings.from_tree(settings), Metrics())
+        return TestClient(app, base_url=url).get("/models", headers=headers)
+
+    own = answer()
+    assert own.status_code == status
+    if status != 200:
+        refused(own, status, *parts)
+    is_named = "models.example.org" in str(headers).lower()
+    for url in ("http://127.0.0.1", "http://10.0.0.5"):
+        named = answer(url, allow_hosts=["MODELS.example.org"])
+        assert named.status_code == (200 if is_named else status)
+    assert answer(token="open-sesame").status_code == 401
+    assert answer("http://10.0.0.5").status_code == 200
+
+
+def test_every_address_that_is_read_answers_head(client: TestClient) -> None:
+    for path in (
+        "/",
+        "/docs",
+        "/models",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/openapi.json",
+        "/static/live.js",
+    ):
+        assert client.head(path).status_code == 200, path
+    assert client.head("/predict").status_code == 405
+    assert client.head("/nothing").status_code == 404
+
+
 def test_the_interface_is_described(client: TestClient) -> None:
     described = client.get("/openapi.json").json()
 

@@ -113,10 +113,10 @@ def test_an_answer_that_takes_too_long_is_given_up_and_not_computed_later() -> N
 def test_an_upload_that_comes_too_slowly_is_given_up() -> None:
     with running({"a": small_classifier()}, timeout_s=0.4) as (url, _):
         with connect(url) as slow:
-            slow.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n1")
+            slow.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999\r\n\r\n1")
             answer = read_to_end(slow)
         with connect(url) as quitting:  # one that hangs up in the middle leaves nothing behind
-            quitting.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n1")
+            quitting.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999\r\n\r\n1")
         assert httpx.get(f"{url}/healthz", timeout=WAIT_S).status_code == 200
 
     assert answer.startswith(b"HTTP/1.1 408")
@@ -127,7 +127,7 @@ def test_slow_uploads_to_be_explained_keep_no_other_from_it() -> None:
     with running({"a": small_classifier()}) as (url, _), ExitStack() as open_ones:
         for _ in range(MAX_EXPLANATIONS):
             slow = open_ones.enter_context(connect(url))
-            slow.sendall(b"POST /explain HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n1")
+            slow.sendall(b"POST /explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999\r\n\r\n1")
         answer = ask(url, path="/explain")
 
     assert answer.status_code == 200, answer.text
@@ -154,7 +154,7 @@ def test_more_explanations_than_are_allowed_at_once_are_refused() -> None:
 def test_headers_that_come_too_slowly_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "HEADERS_S", 0.3)
     with running({"a": small_classifier()}) as (url, _), connect(url) as slow, connect(url) as silent:
-        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert slow.recv(65_536).startswith(b"HTTP/1.1 200")
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHos")  # of a second request on a connection that is kept
 
@@ -353,6 +353,17 @@ def test_amounts_without_an_end_are_refused(name: str, capsys: pytest.CaptureFix
     error = capsys.readouterr().err
     assert name.removesuffix("_s") in error
     assert "finite number" in error
+
+
+@pytest.mark.parametrize("host", ["http://models.example.org", "models.example.org:80", "a:80", "*", "a b"])
+def test_hosts_to_allow_are_names_or_addresses(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ServeSettings(allow_hosts=("::1", "10.0.0.1", "A.b")).allow_hosts == ("::1", "10.0.0.1", "a.b")
+
+    assert main(["serve", "nowhere", "--allow-host", f"a.b,{host}"]) == 2
+
+    error = " ".join(capsys.readouterr().err.split())
+    assert "without scheme and port" in error
+    assert repr(host) in error
 
 
 def test_the_largest_amounts_can_be_used() -> None:

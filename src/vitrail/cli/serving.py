@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from vitrail.cli import show
-from vitrail.cli.app import Flag, app
+from vitrail.cli.app import Flag, app, split_names
 
 if TYPE_CHECKING:
     from vitrail.serve.running import ServeEvent
@@ -22,6 +22,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
+    allow_host: str = "",
     token_file: Path | None = None,
     engine: str | None = None,
     precision: str | None = None,
@@ -39,6 +40,7 @@ def serve(
         runs: Run directories, checkpoint folders or exported models; NAME=RUN gives one a name.
         host: Address to listen on; 0.0.0.0 lets other machines in, and should have a token.
         port: Port to listen on; 0 takes a free one.
+        allow_host: Comma-separated hosts of URLs to accept, such as models.example.org of a proxy.
         token_file: File with the token that requests must carry. Default: the variable VITRAIL_TOKEN.
         engine: Image models only: torch, compiled, onnxruntime, openvino, or auto, the fastest.
         precision: Number type of the matrix products: float32, bfloat16 or int8.
@@ -56,7 +58,8 @@ def serve(
     from vitrail.serve.settings import find_token
 
     same = {name: value for name, value in options.items() if name in ServeSettings.model_fields}
-    settings = ServeSettings.from_tree({**same, "token": find_token(token_file), "timeout_s": timeout})
+    others = {"token": find_token(token_file), "timeout_s": timeout, "allow_hosts": split_names(allow_host)}
+    settings = ServeSettings.from_tree({**same, **others})
     run_server(runs, settings, on_event=show_serving)
     return 0
 

@@ -61,7 +61,7 @@ def create_app(hosting: Hosting, settings: ServeSettings, metrics: Metrics) -> F
         app.add_api_route(path, answer, response_model=None, **described)
     add_error_answers(app)
     token = None if settings.token is None else settings.token.get_secret_value()
-    app.add_middleware(Watch, metrics=metrics, token=token)
+    app.add_middleware(Watch, metrics=metrics, token=token, hosts=settings.allow_hosts)
     return app
 
 

@@ -17,10 +17,12 @@ If the server requires a token, send `Authorization: Bearer TOKEN`."""
 ERRORS = {
     400: "Malformed request body",
     401: "Missing or wrong token",
+    403: "Sent by a page of another site",
     404: "Unknown model",
     408: "Upload timed out",
     413: "Request, image or list too large",
     415: "Unsupported content type",
+    421: "Sent to a host name that the server does not know",
     422: "Unusable input or option",
     429: "Too many requests in progress; see Retry-After",
     503: "Model still loading, or server stopping",

@@ -13,7 +13,7 @@ from vitrail.core.errors import ConfigError, import_optional
 from vitrail.engines.export.package import is_package
 from vitrail.engines.loading import find_model_folder
 from vitrail.models.weights.published import is_published
-from vitrail.serve.settings import ServeSettings
+from vitrail.serve.settings import ServeSettings, is_loopback
 from vitrail.train.interrupt import handled_signals
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def serve(
 
     built = build_server(named, settings, on_loaded=on_loaded)
     with listener, stop_on_signals(built.server, lambda: on_event(Stopping())):
-        is_local = settings.host in ("localhost", "::1") or settings.host.startswith("127.")
+        is_local = is_loopback(listener.getsockname()[0])
         on_event(Listening(address_of(listener), not is_local and settings.token is None))
         built.run(listener)
     errors = [model.error for model in built.hosting.models.values() if model.error is not None]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from vitrail.core.config import Config
 from vitrail.core.errors import ConfigError
@@ -14,6 +17,28 @@ TOKEN_VARIABLE = "VITRAIL_TOKEN"
 LEAST_TOKEN = 8  # characters; fewer are easily guessed
 # Generous limits that clocks and addresses can represent.
 MOST_WAIT_MS, MOST_TIMEOUT_S, MOST_UPLOAD_MB = 60_000.0, 86_400.0, 1_000_000.0
+AUTHORITY = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[\w.-]+)(:\d*)?")  # of a URL
+
+
+def host_name(authority: str) -> str:
+    """Return the host of ``host:port`` in small letters; nothing where it is malformed."""
+    found = AUTHORITY.fullmatch(authority.lower())
+    return found["host"].strip("[]").rstrip(".") if found else ""
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a name or an address can only be this machine's, whatever DNS says."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def _check_host(given: str) -> str:
+    if given.lower() != host_name(f"[{given}]" if given.count(":") > 1 else given):
+        raise ValueError("a host is a name or an address without scheme and port, such as models.example.org")
+    return given.lower()
 
 
 class ServeSettings(Config):
@@ -23,6 +48,8 @@ class ServeSettings(Config):
     """Address to listen on; by default this machine only."""
     port: int = Field(8000, ge=0, le=65535)
     """Port to listen on; 0 picks a free one."""
+    allow_hosts: tuple[Annotated[str, AfterValidator(_check_host)], ...] = ()
+    """Hosts in URLs under which the server is reached, such as a proxy's; where given, others are refused."""
     token: SecretStr | None = None
     """Required as ``Authorization: Bearer TOKEN``; None disables authentication."""
     engine: str | None = None

@@ -1,10 +1,11 @@
-"""Middleware around every request: authentication, metrics, and JSON for uncaught errors."""
+"""Middleware around every request: hosts, authentication, metrics, HEAD, and JSON for uncaught errors."""
 
 from __future__ import annotations
 
 import hmac
 import logging
 import time
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vitrail.core.errors import VitrailError
 from vitrail.serve.description import OPERATIONS
 from vitrail.serve.hosting import Metrics
+from vitrail.serve.settings import host_name, is_loopback
 from vitrail.tasks.serving import ClientGoneError, RefusalError, error_tree, status_of
 
 log = logging.getLogger(__name__)
@@ -39,20 +41,23 @@ SECURITY_HEADERS = {
 
 
 class Watch:
-    """Checks the token, counts and times each request, and handles uncaught errors.
+    """Checks hosts and the token, counts and times each request, and handles uncaught errors.
 
     Args:
         token: required token; None disables authentication.
+        hosts: names that requests may be for besides those of this machine.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, token: str | None) -> None:
-        self.app, self.metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: Metrics, token: str | None, hosts: Sequence[str] = ()) -> None:
+        self.app, self.metrics, self.hosts = app, metrics, hosts
         self.expected = None if token is None else f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # as GET; the protocol leaves the body out
+            scope = {**scope, "method": "GET"}
         began = time.perf_counter()
         status = 0
 
@@ -66,10 +71,8 @@ class Watch:
             await send(message)
 
         try:
-            if self._may_ask(scope):
-                await self.app(scope, receive, watched_send)
-            else:
-                await _unauthorised()(scope, receive, watched_send)
+            refusal = self._refusal(scope)
+            await (self.app if refusal is None else refusal)(scope, receive, watched_send)
         except Exception as error:
             log.exception("%s %s failed", scope["method"], scope["path"])
             if status:
@@ -81,23 +84,49 @@ class Watch:
             seconds = time.perf_counter() - began
             self.metrics.add_request(endpoint, scope.get(MODEL_KEY, ""), status or GONE, seconds)
 
-    def _may_ask(self, scope: Scope) -> bool:
+    def _refusal(self, scope: Scope) -> JSONResponse | None:
+        headers = Headers(scope=scope)
+        error = self._check_hosts(scope, headers)
+        if error is not None:
+            return JSONResponse(error_tree(error), error.status)
         if self.expected is None or scope["path"] in OPEN_PATHS or scope["path"].startswith(STATIC_PREFIX):
-            return True
-        given = Headers(scope=scope).get("authorization", "")
-        scheme, _, token = given.partition(" ")
+            return None
+        scheme, _, token = headers.get("authorization", "").partition(" ")
         # In constant time, so that timing does not reveal the token.
-        return hmac.compare_digest(f"{scheme.title()} {token.strip()}".encode(), self.expected)
+        if hmac.compare_digest(f"{scheme.title()} {token.strip()}".encode(), self.expected):
+            return None
+        error = RefusalError(
+            401,
+            "the request carries no token, or a wrong one",
+            expected="the header Authorization: Bearer TOKEN",
+            remedy="Ask whoever runs the server for its token",
+        )
+        return JSONResponse(error_tree(error), 401, {"www-authenticate": "Bearer"})
 
+    def _check_hosts(self, scope: Scope, headers: Headers) -> RefusalError | None:
+        """Refuse what a page of another site may have sent to a server on loopback that asks for no token.
 
-def _unauthorised() -> JSONResponse:
-    error = RefusalError(
-        401,
-        "the request carries no token, or a wrong one",
-        expected="the header Authorization: Bearer TOKEN",
-        remedy="Ask whoever runs the server for its token",
-    )
-    return JSONResponse(error_tree(error), 401, {"www-authenticate": "Bearer"})
+        Such a page reads responses once its name resolves to the server's address (DNS rebinding), but Host
+        and Origin still tell the name.
+        """
+        own = scope["server"][0]
+        if not self.hosts and (self.expected is not None or not is_loopback(own)):
+            return None
+        host, origin = headers.get("host"), headers.get("origin")
+        remedy = "Start the server with --allow-host {}, or with a token"
+        for status, authority, who in (
+            (421, host, f"the request is for the host {str(host)[:100]!r}"),
+            (403, origin and origin.partition("://")[2], f"a page of {str(origin)[:100]!r} sent the request"),
+        ):
+            name = None if authority is None else host_name(authority)
+            if name is not None and name not in self.hosts and name != own and not is_loopback(name):
+                return RefusalError(
+                    status,
+                    who,
+                    expected=", ".join(("localhost", own, *self.hosts)),
+                    remedy=remedy.format(name or "NAME"),
+                )
+        return None
 
 
 def _failed(error: Exception) -> JSONResponse:
