@@ -26,7 +26,7 @@ from vitrail.serve import protocol, serve
 from vitrail.serve.app import MAX_EXPLANATIONS
 from vitrail.serve.hosting import Hosting
 from vitrail.serve.running import Listening, ModelFailed, ModelLoaded, Stopping, bind, name_sources
-from vitrail.serve.server import build_server
+from vitrail.serve.server import ModelServer
 from vitrail.serve.settings import (
     MOST_TIMEOUT_S,
     MOST_UPLOAD_MB,
@@ -73,8 +73,8 @@ def save_classifier(folder: Path) -> Path:
 
 def test_many_at_once_are_all_answered_or_told_to_come_again_while_another_model_goes_on() -> None:
     sources = {"a": small_classifier(), "b": small_translator()}
-    with running(sources, queue=3, max_batch=2) as (url, built), ThreadPoolExecutor(12) as pool:
-        gate = hold(built.hosting)
+    with running(sources, queue=3, max_batch=2) as (url, server), ThreadPoolExecutor(12) as pool:
+        gate = hold(server.hosting)
         first = pool.submit(ask, url)
         assert gate.has_begun.wait(WAIT_S)
         others = [pool.submit(ask, url) for _ in range(9)]
@@ -93,15 +93,15 @@ def test_many_at_once_are_all_answered_or_told_to_come_again_while_another_model
 
 
 def test_an_answer_that_takes_too_long_is_given_up_and_not_computed_later() -> None:
-    with running({"a": small_classifier()}, timeout_s=1.5) as (url, built), ThreadPoolExecutor(2) as pool:
-        gate = hold(built.hosting)
+    with running({"a": small_classifier()}, timeout_s=1.5) as (url, server), ThreadPoolExecutor(2) as pool:
+        gate = hold(server.hosting)
         computed = pool.submit(ask, url)
         assert gate.has_begun.wait(WAIT_S)
         waiting = pool.submit(ask, url)
         answers = [computed.result(), waiting.result()]
         gate.has_begun.clear()
         gate.may_go.set()
-        worker = built.hosting.models["a"].worker
+        worker = server.hosting.models["a"].worker
         assert worker is not None
         worker.close(WAIT_S)
 
@@ -135,10 +135,10 @@ def test_slow_uploads_to_be_explained_keep_no_other_from_it() -> None:
 
 def test_more_explanations_than_are_allowed_at_once_are_refused() -> None:
     with (
-        running({"a": small_classifier()}) as (url, built),
+        running({"a": small_classifier()}) as (url, server),
         ThreadPoolExecutor(MAX_EXPLANATIONS + 2) as pool,
     ):
-        gate = hold(built.hosting)
+        gate = hold(server.hosting)
         first = pool.submit(ask, url)
         assert gate.has_begun.wait(WAIT_S)
         others = [pool.submit(ask, url, path="/explain") for _ in range(MAX_EXPLANATIONS + 1)]
@@ -172,17 +172,17 @@ def test_what_is_no_http_is_refused_in_json() -> None:
 
 
 def test_stopping_answers_what_was_accepted() -> None:
-    with running({"a": small_classifier()}) as (url, built), ThreadPoolExecutor(3) as pool:
-        gate = hold(built.hosting)
+    with running({"a": small_classifier()}) as (url, server), ThreadPoolExecutor(3) as pool:
+        gate = hold(server.hosting)
         accepted = [pool.submit(ask, url)]
         assert gate.has_begun.wait(WAIT_S)
         accepted += [pool.submit(ask, url) for _ in range(2)]
-        worker = built.hosting.models["a"].worker
+        worker = server.hosting.models["a"].worker
         assert worker is not None
         while len(worker) < 2:
             assert not gate.may_go.wait(0.01)
-        built.server.should_exit = True
-        while not built.hosting.is_stopping:
+        server.should_exit = True
+        while not server.hosting.is_stopping:
             assert not gate.may_go.wait(0.01)
         gate.may_go.set()
         answers = [each.result() for each in accepted]
@@ -370,4 +370,4 @@ def test_the_largest_amounts_can_be_used() -> None:
     settings = ServeSettings(timeout_s=MOST_TIMEOUT_S, max_upload_mb=MOST_UPLOAD_MB, max_wait_ms=MOST_WAIT_MS)
 
     assert settings.max_upload_bytes == 10**12
-    assert build_server({}, settings).server.config.timeout_graceful_shutdown == 2 * 86_400 + 5
+    assert ModelServer({}, settings).config.timeout_graceful_shutdown == 2 * 86_400 + 5

@@ -97,17 +97,8 @@ def _plain(what: str, media_type: str = "application/json") -> dict[int | str, d
 
 
 EXTRA = {"requestBody": _body(), "parameters": _parameters()}
-PREDICTED = {
-    "model": "flowers",
-    "results": [
-        {
-            "source": "image",
-            "class": "rose",
-            "probability": 0.91,
-            "scores": [{"class": "rose", "probability": 0.91}, {"class": "tulip", "probability": 0.05}],
-        }
-    ],
-}
+SCORES = [{"class": "rose", "probability": 0.91}, {"class": "tulip", "probability": 0.05}]
+PREDICTED = {"model": "flowers", "results": [{"source": "image", **SCORES[0], "scores": SCORES}]}
 PREDICTED_SCHEMA = _object(model=STRING, results={"type": "array", "items": {"type": "object"}})
 EXPLAINED = {"model": "flowers", "task": min(TASKS), "explanation": {}}
 EXPLAINED_SCHEMA = _object(model=STRING, task={"enum": sorted(TASKS)}, explanation={"type": "object"})

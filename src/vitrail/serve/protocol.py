@@ -21,72 +21,55 @@ READING_S = 30.0  # maximum wait for a client to read on
 LINGER_S = 2.0  # how long a refused client may go on sending, so that it comes to read why
 DRAIN_S = 2.0  # how long a stopping server waits for the next request of an idle connection
 CLOSE = (b"connection", b"close")
-ABSOLUTE = re.compile(rb"(?i)https?://(?P<host>[^/?]*)/?(?P<path>.*)")
-BLANK_LINE = re.compile(rb"\n\r?\n")
 
 
 class StrictConnection(h11.Connection):
-    """h11's parser, which refuses what a proxy before it may read in another way, and takes absolute targets.
+    """h11's parser, which refuses what a proxy before it may read in another way.
 
     Where two of a chain do not agree on the end of a request, one's body is the other's next request
     (RFC 9112, 11.2).
     """
 
-    fault = h11.RemoteProtocolError("it cannot be read")
+    fault = h11.RemoteProtocolError("")
     """Why the last request was refused."""
 
     def next_event(self) -> Any:
         try:
             if self.their_state is h11.IDLE:
                 _check_framing(self.trailing_data[0])
-            event = super().next_event()
+            return super().next_event()
         except h11.RemoteProtocolError as error:
             self.fault = error
             raise
-        absolute = isinstance(event, h11.Request) and ABSOLUTE.fullmatch(event.target)
-        if isinstance(event, h11.Request) and absolute:  # it counts, not the header Host (RFC 9112, 3.2.2)
-            others = [each for each in event.headers if each[0] != b"host"]
-            event = h11.Request(
-                method=event.method,
-                target=b"/" + absolute["path"],
-                headers=[*others, (b"host", absolute["host"])],
-                http_version=event.http_version,
-            )
-        return event
 
 
 def _check_framing(received: bytes) -> None:
-    """Refuse a head, once it is whole, whose end or whose body's length is written ambiguously."""
-    end = BLANK_LINE.search(received)
-    if end is None:
-        return
-    request, *lines = received[: end.start()].split(b"\n")
-    fields = [(name.strip().lower(), value) for name, _, value in (line.partition(b":") for line in lines)]
-    lengths = [value for name, value in fields if name == b"content-length"]
-    version = request.rstrip().rpartition(b" HTTP/")[2]
-    is_coded = any(name == b"transfer-encoding" for name, _ in fields)
-    if any(line.startswith((b" ", b"\t")) for line in lines):
-        raise h11.RemoteProtocolError("a header goes on in the next line")
-    if lengths and is_coded:
-        raise h11.RemoteProtocolError("it has both Content-Length and Transfer-Encoding")
-    if len(lengths) > 1 or any(b"," in value for value in lengths):
-        raise h11.RemoteProtocolError("it has more than one Content-Length")
-    if is_coded and version == b"1.0":
-        raise h11.RemoteProtocolError("HTTP/1.0 has no Transfer-Encoding")
-    if re.fullmatch(rb"[02-9]\.\d", version):
-        raise h11.RemoteProtocolError("the version is another", error_status_hint=505)
+    """Refuse a request whose end, or the length of whose body, is written ambiguously."""
+    head, end, _ = received.replace(b"\r", b"").partition(b"\n\n")
+    request, *lines = head.lower().split(b"\n") if end else [b""]
+    fields = [line.partition(b":") for line in lines]
+    num_lengths = sum(1 + value.count(b",") for name, _, value in fields if name.strip() == b"content-length")
+    is_coded = any(name.strip() == b"transfer-encoding" for name, _, _ in fields)
+    faults = {
+        "a header goes on in the next line": any(line.startswith((b" ", b"\t")) for line in lines),
+        "it has both Content-Length and Transfer-Encoding": num_lengths and is_coded,
+        "it has more than one Content-Length": num_lengths > 1,
+        "HTTP/1.0 has no Transfer-Encoding": is_coded and request.endswith(b" http/1.0"),
+        "the version is another": re.search(rb" http/[02-9]\.\d$", request),
+    }
+    for fault, is_there in faults.items():
+        if is_there:
+            raise h11.RemoteProtocolError(fault)
 
 
 class PatientProtocol(H11Protocol):
     """Uvicorn's HTTP/1.1 with time-outs for headers and for reading responses, which it lacks."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.conn: StrictConnection = StrictConnection(h11.SERVER)
-        self._is_refused = False
+    conn: StrictConnection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.conn, self._is_refused = StrictConnection(h11.SERVER), False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._allow("headers", HEADERS_S)
 
@@ -136,17 +119,10 @@ class PatientProtocol(H11Protocol):
         given = f"malformed HTTP: {str(self.conn.fault)[:200]}"
         refusal = RefusalError(status, given, expected="an HTTP/1.1 request", remedy="Use an HTTP client")
         body = json.dumps(error_tree(refusal)).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            CLOSE,
-        ]
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), CLOSE]
+        head = h11.Response(status_code=status, headers=headers, reason=status.phrase.encode())
         try:
-            for event in (
-                h11.Response(status_code=status, headers=headers, reason=status.phrase.encode()),
-                h11.Data(data=body),
-                h11.EndOfMessage(),
-            ):
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:  # a response is in progress already
             self.transport.close()

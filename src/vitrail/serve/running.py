@@ -79,7 +79,7 @@ def serve(
         if not is_published(source) and not is_package(source):
             find_model_folder(Path(source))  # a misspelt path stops the command, not only its model
     from vitrail.serve.hosting import HostedModel
-    from vitrail.serve.server import build_server
+    from vitrail.serve.server import ModelServer
 
     listener = bind(settings.host, settings.port)
 
@@ -88,15 +88,15 @@ def serve(
             on_event(ModelLoaded(model.name, model.facts["task"], model.seconds))
             return
         on_event(ModelFailed(model.name, str(model.error)))
-        if all(each.state == "failed" for each in built.hosting.models.values()):
-            built.server.should_exit = True
+        if all(each.state == "failed" for each in server.hosting.models.values()):
+            server.should_exit = True
 
-    built = build_server(named, settings, on_loaded=on_loaded)
-    with listener, stop_on_signals(built.server, lambda: on_event(Stopping())):
+    server = ModelServer(named, settings, on_loaded=on_loaded)
+    with listener, stop_on_signals(server, lambda: on_event(Stopping())):
         is_local = is_loopback(listener.getsockname()[0])
         on_event(Listening(address_of(listener), not is_local and settings.token is None))
-        built.run(listener)
-    errors = [model.error for model in built.hosting.models.values() if model.error is not None]
+        server.run([listener])
+    errors = [model.error for model in server.hosting.models.values() if model.error is not None]
     if len(errors) == len(named):
         raise errors[0]
 

@@ -1,4 +1,4 @@
-"""The web server: built, run in the main or another thread, and stopped gracefully."""
+"""The web server, run in the main or another thread, and stopped gracefully."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import math
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 
 import uvicorn
 
@@ -22,12 +22,42 @@ GRACE_S = 5.0  # beyond the time-outs of a request, until a stopping server clos
 KEEP_ALIVE_S = 20  # between two requests of a connection
 
 
-class QuietServer(uvicorn.Server):
-    """Uvicorn without signal handling: it would raise signals again after stopping."""
+class ModelServer(uvicorn.Server):
+    """Uvicorn with models; without its signal handling, which would raise signals again after stopping."""
 
-    def __init__(self, config: uvicorn.Config, hosting: Hosting) -> None:
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        settings: ServeSettings,
+        *,
+        on_loaded: Callable[[HostedModel], None] = lambda model: None,
+    ) -> None:
+        metrics = Metrics()
+        limits = BatchLimits(
+            max_batch=settings.max_batch, max_wait_s=settings.max_wait_ms / 1000, capacity=settings.queue
+        )
+        choice = EngineChoice(settings.engine, settings.precision, settings.max_batch, settings.trust)
+        self.hosting = Hosting(sources, limits, metrics, choice=choice, on_loaded=on_loaded)
+        config = uvicorn.Config(
+            create_app(self.hosting, settings, metrics),
+            http=PatientProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=math.ceil(2 * settings.timeout_s + GRACE_S),
+        )
         super().__init__(config)
-        self.hosting = hosting
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Load the models and serve until told to exit, then finish accepted requests."""
+        self.hosting.start()
+        try:
+            super().run(sockets)
+        finally:
+            self.hosting.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -43,56 +73,7 @@ class QuietServer(uvicorn.Server):
                 while True:
                     waiting.append(listener.accept()[0])
         loop = asyncio.get_running_loop()
-        taken = [loop.create_task(loop.connect_accepted_socket(self._protocol, each)) for each in waiting]
+        make = partial(PatientProtocol, self.config, self.server_state, self.lifespan.state)
+        taken = [loop.create_task(loop.connect_accepted_socket(make, each)) for each in waiting]
         await super().shutdown(sockets)
         await asyncio.gather(*taken, return_exceptions=True)
-
-    def _protocol(self) -> PatientProtocol:
-        return PatientProtocol(self.config, self.server_state, self.lifespan.state)
-
-
-@dataclass(frozen=True)
-class BuiltServer:
-    """A server with its models."""
-
-    server: uvicorn.Server
-    hosting: Hosting
-
-    def run(self, listener: socket.socket) -> None:
-        """Load the models and serve until told to exit, then finish accepted requests.
-
-        Args:
-            listener: bound to the address.
-        """
-        self.hosting.start()
-        try:
-            self.server.run(sockets=[listener])
-        finally:
-            self.hosting.close()
-
-
-def build_server(
-    sources: Mapping[str, Source],
-    settings: ServeSettings,
-    *,
-    on_loaded: Callable[[HostedModel], None] = lambda model: None,
-) -> BuiltServer:
-    """Build a server without starting it."""
-    metrics = Metrics()
-    limits = BatchLimits(
-        max_batch=settings.max_batch, max_wait_s=settings.max_wait_ms / 1000, capacity=settings.queue
-    )
-    choice = EngineChoice(settings.engine, settings.precision, settings.max_batch, settings.trust)
-    hosting = Hosting(sources, limits, metrics, choice=choice, on_loaded=on_loaded)
-    config = uvicorn.Config(
-        create_app(hosting, settings, metrics),
-        http=PatientProtocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=math.ceil(2 * settings.timeout_s + GRACE_S),
-    )
-    return BuiltServer(QuietServer(config, hosting), hosting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import re
 import time
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -32,6 +33,9 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+ABSOLUTE = re.compile(r"(?i)https?://(?P<host>[^/]*)/?(?P<path>.*)")  # a request's target
+# The rest of a body that came too slowly may never arrive.
+HEADERS_OF = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
 SECURITY_HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -58,6 +62,12 @@ class Watch:
             return
         if scope["method"] == "HEAD":  # as GET; the protocol leaves the body out
             scope = {**scope, "method": "GET"}
+        if absolute := ABSOLUTE.fullmatch(
+            scope["path"]
+        ):  # its host counts, not the header's (RFC 9112, 3.2.2)
+            others = [each for each in scope["headers"] if each[0] != b"host"]
+            headers = [*others, (b"host", absolute["host"].encode())]
+            scope = {**scope, "path": f"/{absolute['path']}", "headers": headers}
         began = time.perf_counter()
         status = 0
 
@@ -71,8 +81,10 @@ class Watch:
             await send(message)
 
         try:
-            refusal = self._refusal(scope)
-            await (self.app if refusal is None else refusal)(scope, receive, watched_send)
+            self._check(scope, Headers(scope=scope))
+            await self.app(scope, receive, watched_send)
+        except RefusalError as error:
+            await _response(error)(scope, receive, watched_send)
         except Exception as error:
             log.exception("%s %s failed", scope["method"], scope["path"])
             if status:
@@ -84,49 +96,46 @@ class Watch:
             seconds = time.perf_counter() - began
             self.metrics.add_request(endpoint, scope.get(MODEL_KEY, ""), status or GONE, seconds)
 
-    def _refusal(self, scope: Scope) -> JSONResponse | None:
-        headers = Headers(scope=scope)
-        error = self._check_hosts(scope, headers)
-        if error is not None:
-            return JSONResponse(error_tree(error), error.status)
-        if self.expected is None or scope["path"] in OPEN_PATHS or scope["path"].startswith(STATIC_PREFIX):
-            return None
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """Refuse other hosts, and requests without the token.
+
+        A page of another site could read responses, once its name resolves to the server's address
+        (DNS rebinding); Host and Origin still tell the name.
+        """
+        own, path = scope["server"][0], scope["path"]
+        if self.hosts or (self.expected is None and is_loopback(own)):
+            for status, header, given in (
+                (421, "host", "is for the host"),
+                (403, "origin", "is by a page of"),
+            ):
+                sent = headers.get(header)
+                name = own if sent is None else host_name(sent.rpartition("://")[2])
+                if name not in (own, *self.hosts) and not is_loopback(name):
+                    raise RefusalError(
+                        status,
+                        f"the request {given} {str(sent)[:100]!r}",
+                        expected=", ".join(("localhost", own, *self.hosts)),
+                        remedy=f"Start the server with --allow-host {name or 'NAME'}, or with a token",
+                    )
+        if self.expected is None or path in OPEN_PATHS or path.startswith(STATIC_PREFIX):
+            return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         # In constant time, so that timing does not reveal the token.
-        if hmac.compare_digest(f"{scheme.title()} {token.strip()}".encode(), self.expected):
-            return None
-        error = RefusalError(
-            401,
-            "the request carries no token, or a wrong one",
-            expected="the header Authorization: Bearer TOKEN",
-            remedy="Ask whoever runs the server for its token",
-        )
-        return JSONResponse(error_tree(error), 401, {"www-authenticate": "Bearer"})
+        if not hmac.compare_digest(f"{scheme.title()} {token.strip()}".encode(), self.expected):
+            raise RefusalError(
+                401,
+                "the request carries no token, or a wrong one",
+                expected="the header Authorization: Bearer TOKEN",
+                remedy="Ask whoever runs the server for its token",
+            )
 
-    def _check_hosts(self, scope: Scope, headers: Headers) -> RefusalError | None:
-        """Refuse what a page of another site may have sent to a server on loopback that asks for no token.
 
-        Such a page reads responses once its name resolves to the server's address (DNS rebinding), but Host
-        and Origin still tell the name.
-        """
-        own = scope["server"][0]
-        if not self.hosts and (self.expected is not None or not is_loopback(own)):
-            return None
-        host, origin = headers.get("host"), headers.get("origin")
-        remedy = "Start the server with --allow-host {}, or with a token"
-        for status, authority, who in (
-            (421, host, f"the request is for the host {str(host)[:100]!r}"),
-            (403, origin and origin.partition("://")[2], f"a page of {str(origin)[:100]!r} sent the request"),
-        ):
-            name = None if authority is None else host_name(authority)
-            if name is not None and name not in self.hosts and name != own and not is_loopback(name):
-                return RefusalError(
-                    status,
-                    who,
-                    expected=", ".join(("localhost", own, *self.hosts)),
-                    remedy=remedy.format(name or "NAME"),
-                )
-        return None
+def _response(error: VitrailError) -> JSONResponse:
+    status = status_of(error)
+    headers = dict(HEADERS_OF.get(status, ()))
+    if isinstance(error, RefusalError) and error.retry_after_s is not None:
+        headers["retry-after"] = str(error.retry_after_s)
+    return JSONResponse(error_tree(error), status, headers)
 
 
 def _failed(error: Exception) -> JSONResponse:
@@ -149,13 +158,7 @@ def add_error_answers(app: FastAPI) -> None:
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, VitrailError)
-    headers: dict[str, str] = {}
-    status = status_of(error)
-    if isinstance(error, RefusalError) and error.retry_after_s is not None:
-        headers["retry-after"] = str(error.retry_after_s)
-    if status == 408:
-        headers["connection"] = "close"  # the rest of the body may never arrive
-    return JSONResponse(error_tree(error), status, headers)
+    return _response(error)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
