@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import struct
 import tracemalloc
 import zlib
 from typing import Any
@@ -15,7 +14,7 @@ from PIL import Image
 
 from making.bright_boxes import picture_with
 from making.colour_clip import COLOURS
-from making.served_models import NAMES, picture, small_classifier, small_models
+from making.served_models import NAMES, picture, png_bomb, small_classifier, small_models
 from making.small_models import small_captioner
 from making.small_translators import ENGLISH, small_translator
 from vitrail.serve import uploads
@@ -58,17 +57,6 @@ def refused(answer: Any, status: int, *parts: str) -> dict[str, Any]:
     for part in parts:
         assert part in error["message"]
     return error
-
-
-def png_header(width: int, height: int) -> bytes:
-    """Return a PNG that claims to be of some size and holds next to nothing."""
-
-    def chunk(name: bytes, content: bytes) -> bytes:
-        checked = name + content
-        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(99)))
 
 
 @pytest.mark.parametrize("how", ["body", "octets", "form", "json", "url", "list"])
@@ -219,7 +207,7 @@ def test_corrupt_images_are_refused_with_the_reason(client: TestClient, path: st
 
 @pytest.mark.parametrize("size", [(1000, 101), (60_000, 60_000), (2**31 - 1, 2**31 - 1)])
 def test_decompression_bombs_are_refused_by_their_header(client: TestClient, size: tuple[int, int]) -> None:
-    bomb = png_header(*size)
+    bomb = png_bomb(*size)
 
     answer = client.post("/predict?model=colours", content=bomb, headers=AS_PNG)
 
@@ -332,6 +320,14 @@ def test_long_lists_are_refused_before_anything_is_made_of_their_elements(
     answer = client.post("/predict", json={"model": "en-de", "texts": [""] * 6})
 
     refused(answer, 413, "6 inputs", "at most 5")
+
+
+def test_very_long_texts_are_refused_before_they_are_tokenised(hosting: Hosting) -> None:
+    client = TestClient(create_app(hosting, ServeSettings(), Metrics()))
+
+    for changes in ({"text": "a" * 1_000_001}, {"text": "a", "target": "a" * 1_000_001}):
+        answer = client.post("/explain", json={"model": "en-de", **changes})
+        refused(answer, 413, "1,000,001 characters", "Divide it")
 
 
 @pytest.mark.parametrize("part", ['"",', "[],", "{},", "1,", '{"":0},'])
@@ -461,7 +457,7 @@ def test_a_token_is_asked_for_but_not_by_probes_and_pages(hosting: Hosting) -> N
         ({"host": "127.0.0.1.evil.example"}, 421, []),
         ({"host": "192.168.0.1"}, 421, []),
         ({"host": ""}, 421, []),
-        ({"origin": "http://evil.example"}, 403, ["a page of 'http://evil.example'", "with a token"]),
+        ({"origin": "http://evil.example"}, 403, ["by a page of 'http://evil.example'", "with a token"]),
         ({"origin": "http://192.168.0.1"}, 403, []),
         ({"origin": "null"}, 403, ["'null'"]),
         ({"origin": ""}, 403, []),

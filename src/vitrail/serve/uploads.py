@@ -19,7 +19,7 @@ from starlette.requests import Request
 from vitrail.tasks.serving import ClientGoneError, Given, RefusalError, too_many_inputs
 
 MAX_FIELDS = 32  # of a form, besides its files
-MAX_FIELD_BYTES = 1_000_000
+MAX_FIELD_BYTES = 1_000_000  # or characters of a text in JSON
 # JSON costs up to 50 bytes for each of these characters, none of which base64 contains.
 MARKS = b'",:[{'
 MOST_MARKS, MARKS_PER_INPUT = 200_000, 100
@@ -196,7 +196,10 @@ def _check_marks(body: bytes, most: int) -> None:
 
 
 def _check_characters(text: str) -> None:
-    """Refuse text that cannot be encoded in a response."""
+    """Refuse text that would keep a model's thread for seconds, or that cannot be encoded in a response."""
+    if len(text) > MAX_FIELD_BYTES:
+        given, most = f"a text has {len(text):,} characters", f"at most {MAX_FIELD_BYTES:,}"
+        raise RefusalError(413, given, expected=most, remedy="Divide it")
     try:
         text.encode()
     except UnicodeEncodeError as error:
