@@ -40,11 +40,15 @@ def exchange(url: str, sent: bytes, *, timeout_s: float = 30.0, is_open: bool = 
         with suppress(ConnectionError):
             while piece := connection.recv(65_536):
                 received += piece
-    return split_answers(received, sent.startswith(b"HEAD "))
+    return split_answers(received, is_head=b"HEAD " in sent)
 
 
-def split_answers(received: bytes, has_no_body: bool = False) -> list[Answer]:
-    """Split what a server sent into its answers."""
+def split_answers(received: bytes, *, is_head: bool = False) -> list[Answer]:
+    """Split what a server sent into its answers.
+
+    Args:
+        is_head: whether there was a HEAD among the requests, whose answer has no body.
+    """
     answers: list[Answer] = []
     while received:
         head, end, received = received.partition(b"\r\n\r\n")
@@ -55,6 +59,7 @@ def split_answers(received: bytes, has_no_body: bool = False) -> list[Answer]:
         status = int(first.split()[1])
         if status == 100:
             continue
+        has_no_body = is_head and (not received or received.startswith(b"HTTP/1.1 "))
         length = 0 if has_no_body else int(headers["content-length"])
         assert len(received) >= length, f"{len(received)} of {length} bytes came"
         body, received = received[:length], received[length:]

@@ -1,6 +1,6 @@
 """Stop a server under load, and count the requests that were sent and got no answer.
 
-    python tests/faults/stopping.py --tries 20 --connections 72
+    PYTHONPATH=tests python tests/faults/stopping.py --tries 20 --connections 72
 
 Half of the clients keep their connections and send the next request once they have an answer, or after a
 short rest; the others connect anew for each. A request is lost where it was written to a connection that the

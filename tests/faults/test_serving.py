@@ -14,6 +14,8 @@ import httpx
 import pytest
 
 from faults.exchange import exchange, split_answers
+from faults.mutating_http import run
+from faults.soak import Soak
 from faults.stopping import stop_under_load
 from making.served_models import WAIT_S, running, small_classifier
 from vitrail.serve import protocol
@@ -51,7 +53,7 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n"
         (POST + CHUNKED + b"\r\n0x5\r\nabcde\r\n0\r\n\r\n", 400, "illegal chunk header"),
         (POST + CHUNKED + b"\r\n" + b"f" * 21 + b"\r\nabc", 400, "illegal chunk header"),
         (POST + CHUNKED + b"\r\n3\r\nabcdef\r\n0\r\n\r\n", 400, "malformed chunk footer"),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "version"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "the version is another"),
         (GET + b"X: " + b"a" * 300_000, 431, "too long"),
         (b"GET /healthz\r\n\r\n", 400, "illegal request line"),
     ],
@@ -91,9 +93,26 @@ def test_absolute_targets_are_read_as_their_paths(url: str, target: str) -> None
     assert (answer.status, answer.tree) == (200, {"status": "ok"})
 
 
+def test_mutated_requests_get_whole_answers_and_raise_nothing() -> None:
+    count, problems, statuses = run(seconds=30, seed=0, most=300)
+
+    assert not problems
+    assert count == 300
+    assert {200, 400, 404, 422} <= set(statuses)
+
+
+def test_good_requests_are_answered_among_bombs_and_slow_clients(url: str) -> None:
+    soak = Soak(url, most=400, seconds=30, bad=0.5, server=None)
+
+    asyncio.run(soak.run(num_clients=8, num_slow=6))
+
+    assert not soak.wrong
+    assert {kind for kind, _ in soak.found} >= {each.kind for each in (*soak.good, *soak.others)}
+
+
 def test_no_request_is_lost_when_a_server_under_load_stops() -> None:
-    with running({"a": small_classifier()}, queue=512) as (url, built):
-        found = asyncio.run(stop_under_load(url, lambda: setattr(built.server, "should_exit", True), 72))
+    with running({"a": small_classifier()}, queue=512) as (url, server):
+        found = asyncio.run(stop_under_load(url, lambda: setattr(server, "should_exit", True), 72))
 
     assert set(found) == {"answered 200"}
     assert found.total() > 72
@@ -106,15 +125,15 @@ def test_a_stopping_server_answers_idle_connections_once_more_and_then_closes_th
     statuses: Counter[tuple[int, str | None]] = Counter()
     never = threading.Event()
     with (
-        running({"a": small_classifier()}) as (url, built),
+        running({"a": small_classifier()}) as (url, server),
         httpx.Client(timeout=WAIT_S) as used,
         httpx.Client(timeout=WAIT_S) as idle,
     ):
         for client in (used, idle):
             answer = client.get(f"{url}/healthz")
             statuses[answer.status_code, answer.headers.get("connection")] += 1
-        built.server.should_exit = True
-        while not built.hosting.is_stopping:
+        server.should_exit = True
+        while not server.hosting.is_stopping:
             assert not never.wait(0.01)
         last = used.get(f"{url}/healthz")
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +28,7 @@ from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.serve.hosting import Source
 from vitrail.serve.running import address_of, bind
-from vitrail.serve.server import BuiltServer, build_server
+from vitrail.serve.server import ModelServer
 from vitrail.serve.settings import ServeSettings
 
 WAIT_S = 30.0  # far more than a thread takes to start on a loaded machine
@@ -71,6 +73,17 @@ def picture(seed: int = 0, size: tuple[int, int] = (21, 34), kind: str = "PNG") 
     return encode(pixels, kind)
 
 
+def png_bomb(width: int, height: int) -> bytes:
+    """Return a PNG that claims to be of some size and holds next to nothing."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        checked = name + content
+        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(99)))
+
+
 class Gate:
     """A model that computes nothing until it is let go, and remembers its batches."""
 
@@ -87,18 +100,18 @@ class Gate:
 
 
 @contextmanager
-def running(sources: Mapping[str, Source], **settings: object) -> Iterator[tuple[str, BuiltServer]]:
+def running(sources: Mapping[str, Source], **settings: object) -> Iterator[tuple[str, ModelServer]]:
     """Serve models in a thread, and yield the address once all of them are ready or have failed."""
     chosen = ServeSettings.from_tree({"port": 0, **settings})
-    built = build_server(sources, chosen)
+    server = ModelServer(sources, chosen)
     with bind(chosen.host, chosen.port) as listener:
-        thread = threading.Thread(target=built.run, args=(listener,))
+        thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            built.hosting.wait()
-            yield address_of(listener), built
+            server.hosting.wait()
+            yield address_of(listener), server
         finally:
-            built.server.should_exit = True
+            server.should_exit = True
             thread.join(30)
     assert not thread.is_alive()
 
