@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -44,6 +45,23 @@ class DataError(VitrailError):
 
 class CheckpointError(VitrailError):
     """A checkpoint or a run directory is missing, damaged or of another model."""
+
+
+@contextmanager
+def reading(
+    source: object, *, expected: str, remedy: str, error: type[VitrailError] = CheckpointError
+) -> Iterator[None]:
+    """Turn whatever a damaged file makes its reader raise into an error that names the file.
+
+    Parsers and unpicklers raise nearly anything. Our own errors are passed on.
+    """
+    try:
+        yield
+    except VitrailError:
+        raise
+    except Exception as fault:
+        said = f"it lacks {fault}" if isinstance(fault, KeyError) else one_line(fault).rstrip(".")
+        raise error(f"{source} cannot be read: {said}", expected=expected, remedy=remedy) from fault
 
 
 def missing_package(

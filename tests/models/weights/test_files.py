@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import safetensors.torch
 import torch
 
 from vitrail.core.errors import CheckpointError
-from vitrail.models.weights.files import read_state
+from vitrail.models.weights.files import hub_settings, read_state
 
 
 class Harmful:
@@ -88,5 +89,33 @@ def test_other_files_are_refused(tmp_path):
         read_state(tmp_path / "a.h5")
     with pytest.raises(CheckpointError, match="there is no file"):
         read_state(tmp_path / "absent.pth")
-    with pytest.raises(CheckpointError, match="no weights"):
+    with pytest.raises(
+        CheckpointError, match=r"list\.pth holds no weights, but a list\. Expected a state dict"
+    ):
         read_state(tmp_path / "list.pth")
+
+
+@pytest.mark.parametrize(
+    ("pickled", "reason"),
+    [
+        (b"\x80\x02]q\x00(h\x05e.", "it lacks 5"),
+        (b"\x80\x02e.", "pop from empty list|cut off"),
+        (b"\x80\x02X\xff\xff", "unpack requires a buffer"),
+        (b"\x80\x02cnumpy\nscalar\n.", "it uses numpy.scalar"),
+    ],
+)
+def test_a_pickle_that_breaks_its_reader_is_refused(tmp_path, pickled, reason):
+    with zipfile.ZipFile(tmp_path / "a.pth", "w") as archive:
+        for name, content in {"data.pkl": pickled, "version": b"3\n", "byteorder": b"little"}.items():
+            archive.writestr(f"a/{name}", content)
+
+    with pytest.raises(CheckpointError, match=reason):
+        read_state(tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"{", b"[" * 100_000, b"[]", b"1"])
+def test_settings_are_one_json_object(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content)
+
+    with pytest.raises(CheckpointError, match=r"config\.json (cannot be read|holds a).*a JSON object"):
+        hub_settings(str(tmp_path), "config.json")

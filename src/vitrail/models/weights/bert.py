@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from vitrail.data.text_preprocessing import TextPreprocessing
 from vitrail.models.bert import BertConfig
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.weights.conversion import convert_to
-from vitrail.models.weights.files import WEIGHT_FILES, hub_file, hub_settings, read_state
+from vitrail.models.weights.files import WEIGHT_FILES, hub_file, hub_settings, read_settings, read_state
 from vitrail.models.weights.preparation import (
     assemble,
     class_names,
@@ -103,11 +102,11 @@ def _takes_means(repository: str) -> bool:
     path = Path(repository) / POOLING
     if not path.is_file():
         return "sentence-transformers/" in repository
-    return bool(json.loads(path.read_text(encoding="utf-8")).get("pooling_mode_mean_tokens"))
+    return bool(read_settings(path).get("pooling_mode_mean_tokens"))
 
 
 def _read_pieces(path: Path) -> list[str]:
     if path.name == PIECES:
         return path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-    numbers = json.loads(path.read_text(encoding="utf-8"))["model"]["vocab"]
+    numbers = read_settings(path)["model"]["vocab"]
     return sorted(numbers, key=numbers.__getitem__)

@@ -79,13 +79,14 @@ def load_open_clip(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
     """
     config = _open_clip_config(settings["model_cfg"], repository)
     said = settings.get("preprocess_cfg") or {}
-    preprocessing = Preprocessing(
-        image_size=config.image_size,
-        resize="squash" if said.get("resize_mode") == "squash" else "crop",
-        mean=tuple(said.get("mean") or CLIP_MEAN),
-        std=tuple(said.get("std") or CLIP_STD),
-        interpolation=said.get("interpolation") or "bicubic",
-    )
+    tree = {
+        "image_size": config.image_size,
+        "resize": "squash" if said.get("resize_mode") == "squash" else "crop",
+        "mean": said.get("mean") or CLIP_MEAN,
+        "std": said.get("std") or CLIP_STD,
+        "interpolation": said.get("interpolation") or "bicubic",
+    }
+    preprocessing = Preprocessing.from_tree(tree)
     return _assemble(repository, config, "open_clip", OPEN_CLIP_WEIGHTS, preprocessing)
 
 

@@ -104,7 +104,8 @@ def read_preprocessing(settings: Mapping[str, Any]) -> BoxPreprocessing:
     if "shortest_edge" not in size:
         raise unknown("size", size, "a shortest_edge with a longest_edge")
     image_size = (size["shortest_edge"], size.get("longest_edge") or LONGEST_PX)
-    return BoxPreprocessing(image_size=image_size, resize="shortest", **pixels_of(settings))
+    tree = {"image_size": image_size, "resize": "shortest", **pixels_of(settings)}
+    return BoxPreprocessing.from_tree(tree)
 
 
 def assemble_detector(

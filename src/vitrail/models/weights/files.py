@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -14,10 +15,9 @@ from urllib.error import HTTPError, URLError
 import numpy as np
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from vitrail.core.errors import CheckpointError
+from vitrail.core.errors import CheckpointError, one_line, reading
 from vitrail.core.hub import without_waiting
 
 PICKLES = (".pth", ".pyth", ".pt", ".bin")
@@ -26,6 +26,7 @@ SUFFIXES = (".safetensors", *PICKLES, ".npz")
 WRAPPERS = ("model_ema", "state_dict_ema", "model", "model_state", "state_dict")
 PYTORCH_SERVER = "https://download.pytorch.org/models/"
 NOT_FOUND = 404
+MOST_EXPANSION, FREE_BYTES = 64, 2**20  # bytes of tensors for one of the file, beside some for all
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -46,34 +47,44 @@ def read_state(path: Path) -> dict[str, Tensor]:
             remedy="Correct the path",
         )
     suffix = path.suffix.lower()
-    try:
+    if suffix not in SUFFIXES:
+        raise CheckpointError(
+            f"{path} has the suffix {suffix or 'none'}",
+            expected=f"one of {', '.join(SUFFIXES)}",
+            remedy="Rename the file to what it is",
+        )
+    with reading(path, expected=f"a whole {suffix} file", remedy="Download it again; it may be cut off"):
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                _check_size(path, sum(member.file_size for member in archive.infolist()))
         if suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         if suffix == ".npz":
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 return {name: torch.from_numpy(np.ascontiguousarray(archive[name])) for name in archive}
-        if suffix in PICKLES:
-            with warnings.catch_warnings():  # advice on pickle protocols
-                warnings.simplefilter("ignore", UserWarning)
-                loaded = torch.load(path, map_location="cpu", weights_only=True)
-            return _unwrap(loaded, path)
+        loaded = _unpickle(path)
+    return _unwrap(loaded, path)
+
+
+def _unpickle(path: Path) -> Any:
+    try:
+        with warnings.catch_warnings():  # advice on pickle protocols
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} is a pickle with more than tensors in it: {_first_sentence(error)}",
+            f"{path} is damaged, or a pickle with more than tensors in it: {_why_refused(error)}",
             expected="tensors and plain containers, whose reading runs no code",
             remedy="Get the weights as .safetensors, or save the state_dict alone with a PyTorch you trust",
         ) from None
-    except (SafetensorError, OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {_first_sentence(error)}",
-            expected=f"a whole {suffix} file",
-            remedy="Download it again; it may be cut off",
-        ) from None
-    raise CheckpointError(
-        f"{path} has the suffix {suffix or 'none'}",
-        expected=f"one of {', '.join(SUFFIXES)}",
-        remedy="Rename the file to what it is",
-    )
+
+
+def _why_refused(error: Exception) -> str:
+    """Return PyTorch's reason, without its advice to read the file nevertheless."""
+    if used := re.search(r"GLOBAL (\S+)", str(error)):
+        return f"it uses {used[1]}"
+    before, _, after = str(error).partition("WeightsUnpickler error: ")
+    return one_line(after or before).split(". ")[0].rstrip(".")
 
 
 def _unwrap(loaded: Any, path: Path) -> dict[str, Tensor]:
@@ -88,11 +99,26 @@ def _unwrap(loaded: Any, path: Path) -> dict[str, Tensor]:
             remedy="Save the model's state_dict",
         )
     tensors = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
+    for name, tensor in tensors.items():
+        is_plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+        if not is_plain or tensor.is_complex():
+            raise CheckpointError(
+                f"{path} holds {name}, a tensor that is sparse, quantised, complex or without values",
+                expected="dense tensors of real numbers",
+                remedy="Save the state_dict of the model in float32",
+            )
+    _check_size(path, sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()))
     return {name.removeprefix("module."): value for name, value in tensors.items()}  # DataParallel's prefix
 
 
-def _first_sentence(error: Exception) -> str:
-    return _first_line(error).split(". ")[0]
+def _check_size(path: Path, num_bytes: int) -> None:
+    """Refuse a file whose tensors would take far more memory than its own bytes."""
+    if num_bytes > MOST_EXPANSION * path.stat().st_size + FREE_BYTES:
+        raise CheckpointError(
+            f"{path} has {path.stat().st_size:,} bytes, and its tensors would take {num_bytes:,}",
+            expected=f"at most {MOST_EXPANSION} times its bytes, which compressed weights never reach",
+            remedy="Get the file from another place",
+        )
 
 
 def hub_file(repository: str, names: tuple[str, ...]) -> Path:
@@ -152,7 +178,20 @@ def hub_file(repository: str, names: tuple[str, ...]) -> Path:
 
 def hub_settings(repository: str, *names: str) -> dict[str, Any]:
     """Return the content of the first of some JSON files that a repository holds; as ``hub_file``."""
-    settings: dict[str, Any] = json.loads(hub_file(repository, names).read_text(encoding="utf-8"))
+    return read_settings(hub_file(repository, names))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        CheckpointError: it is something else.
+    """
+    expected, remedy = "a JSON object", "Download the file again"
+    with reading(path, expected=expected, remedy=remedy):
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"{path} holds a {type(settings).__name__}", expected=expected, remedy=remedy)
     return settings
 
 

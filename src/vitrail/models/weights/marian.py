@@ -73,7 +73,7 @@ def load_marian(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
         VARIANT,
         config,
         converted,
-        PairPreprocessing(languages=languages),
+        PairPreprocessing.from_tree({"languages": languages}),
         [],
         about={"origin": f"hf:{repository}", "task": to_search(generation)},
         files=vocabulary.to_files(),

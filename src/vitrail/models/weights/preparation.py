@@ -33,13 +33,15 @@ def timm_preprocessing(settings: Mapping[str, Any]) -> Preprocessing:
     interpolation = settings.get("interpolation") or "bicubic"
     if interpolation not in PILLOW_FILTERS.values():
         raise unknown("interpolation", interpolation, "bicubic or bilinear")
-    return Preprocessing(
-        image_size=tuple(settings.get("input_size", (3, 224, 224))[1:]),
-        resize="crop" if mode == "center" else "squash",
-        crop_fraction=settings.get("crop_pct") or 1.0,
-        mean=settings.get("mean", IMAGENET_MEAN),
-        std=settings.get("std", IMAGENET_STD),
-        interpolation=interpolation,
+    return Preprocessing.from_tree(
+        {
+            "image_size": settings.get("input_size", (3, 224, 224))[1:],
+            "resize": "crop" if mode == "center" else "squash",
+            "crop_fraction": settings.get("crop_pct") or 1.0,
+            "mean": settings.get("mean", IMAGENET_MEAN),
+            "std": settings.get("std", IMAGENET_STD),
+            "interpolation": interpolation,
+        }
     )
 
 
@@ -59,12 +61,9 @@ def transformers_preprocessing(settings: Mapping[str, Any]) -> Preprocessing:
         fraction = settings.get("crop_pct") or min(1.0, side / edge)
     elif target is crop:
         fraction = min(1.0, crop["height"] / size["height"])
-    return Preprocessing(
-        image_size=(target["height"], target["width"]),
-        resize="crop" if "shortest_edge" in size else "squash",
-        crop_fraction=fraction,
-        **pixels_of(settings),
-    )
+    tree = {"image_size": (target["height"], target["width"]), "crop_fraction": fraction}
+    resize = "crop" if "shortest_edge" in size else "squash"
+    return Preprocessing.from_tree({**tree, "resize": resize, **pixels_of(settings)})
 
 
 def pixels_of(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from vitrail.core.durable import check_replaceable
-from vitrail.core.errors import CheckpointError, ConfigError, check_name, did_you_mean
+from vitrail.core.errors import CheckpointError, ConfigError, check_name, did_you_mean, reading
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model, save_model
 from vitrail.models.contract import (
@@ -98,14 +98,15 @@ def load_published(source: str, *, model: str | None = None) -> LoadedModel:
             expected=", ".join(f"{each}:..." for each in SCHEMES),
             remedy=did_you_mean(scheme, SCHEMES),
         )
-    if scheme == "file":
-        return _load_file(Path(rest), model)
-    if scheme == "torchvision":
-        return _load_torchvision(rest)
-    if scheme == "package":
-        return load_packaged(source)
-    is_plain_name = scheme == "timm" and "/" not in rest and not Path(rest).is_dir()
-    return _load_repository(f"timm/{rest}" if is_plain_name else rest)
+    with reading(source, expected="files as their library writes them", remedy="Download them again"):
+        if scheme == "file":
+            return _load_file(Path(rest), model)
+        if scheme == "torchvision":
+            return _load_torchvision(rest)
+        if scheme == "package":
+            return load_packaged(source)
+        is_plain_name = scheme == "timm" and "/" not in rest and not Path(rest).is_dir()
+        return _load_repository(f"timm/{rest}" if is_plain_name else rest)
 
 
 def _load_repository(repository: str) -> LoadedModel:
