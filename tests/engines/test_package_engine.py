@@ -14,6 +14,7 @@ from vitrail.engines.export.formats import FORMATS, Inputs, Outputs
 from vitrail.engines.export.package import PortSpec
 from vitrail.engines.package_engine import PackageEngine
 
+OUTPUTS = {"logits": 3, "boxes": 4}
 SIZES = PortSpec(name="sizes", dtype="int64", axes=("batch", 2))
 
 
@@ -42,7 +43,8 @@ def test_images_of_a_detector_are_brought_to_the_canvas_of_the_export() -> None:
         return inputs[0].new_zeros(1, 4, 3), inputs[0].new_zeros(1, 4, 4)
 
     port = PortSpec(name="images", dtype="float32", axes=("batch", 3, "height", "width"), multiple_of=8)
-    engine = PackageEngine("openvino", "float32", runner, (port, SIZES))
+    outputs = [PortSpec(name=name, dtype="float32", axes=("batch", 4, n)) for name, n in OUTPUTS.items()]
+    engine = PackageEngine("openvino", "float32", runner, (port, SIZES), outputs)
     images, sizes = torch.randn(1, 3, 13, 16), torch.tensor([[13, 16]])
 
     engine.run((images, sizes))
@@ -81,3 +83,14 @@ def test_openvino_runs_without_what_writes_its_packages(
 
     with pytest.raises(ConfigError, match="onnx"):
         FORMATS["openvino"].check(precision)  # type: ignore[arg-type]
+
+
+def test_outputs_of_other_shapes_than_described_are_refused() -> None:
+    ports = [PortSpec(name="images", dtype="float32", axes=("batch", 3, 8, 8))]
+    outputs = [PortSpec(name="logits", dtype="float32", axes=("batch", 5))]
+
+    def run(images: Inputs) -> Outputs:
+        return (images[0].new_zeros(1, 4),)
+
+    with pytest.raises(ConfigError, match=r"shapes \[\(1, 4\)\].*\[\(1, 5\)\].*Export the model again"):
+        PackageEngine("onnxruntime", "float32", run, ports, outputs).run((torch.zeros(1, 3, 8, 8),))

@@ -77,6 +77,10 @@ def write_package(folder: Path, loaded: LoadedModel, model_format: str, **change
         model_format
     ]:
         (folder / name).write_text("anything")
+    is_detector, num_classes = task_of_model(loaded).name == "detection", len(loaded.class_names)
+    sizes = (PortSpec(name="sizes", dtype="int64", axes=("batch", 2)),) * is_detector
+    boxes = (PortSpec(name="boxes", dtype="float32", axes=("batch", 7, 4)),) * is_detector
+    axes = ("batch", 7, num_classes + 1) if is_detector else ("batch", num_classes)
     package = Package(
         **{
             "task": task_of_model(loaded).name,
@@ -86,8 +90,8 @@ def write_package(folder: Path, loaded: LoadedModel, model_format: str, **change
             "preprocessing": loaded.preprocessing,
             "class_names": tuple(loaded.class_names),
             "about": loaded.about,
-            "inputs": (PortSpec(name="images", dtype="float32", axes=("batch", 3, 24, 16)),),
-            "outputs": (PortSpec(name="logits", dtype="float32", axes=("batch", 3)),),
+            "inputs": (PortSpec(name="images", dtype="float32", axes=("batch", 3, 24, 16)), *sizes),
+            "outputs": (PortSpec(name="logits", dtype="float32", axes=axes), *boxes),
             "comparison": comparison(),
             "tolerance": 1e-3,
             "files": digest_files(folder),

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from vitrail.core.errors import CheckpointError
+from vitrail.core.sealed import read_sealed, sealed
 from vitrail.models.checkpoint import FORMAT_VERSION, load_model, save_model, state_tensors
 
 OPERATIONS = ("fsync", "rename", "rmdir", "mkdir")
@@ -139,7 +140,10 @@ def test_a_damaged_file_is_refused(
         ({"version": "new"}, ["version"]),
         ({"format": "other"}, ["other"]),
         ({"model": {"dim": 5}}, ["another model", "first.weight is (3, 3), not (5, 5)"]),
-        ({"weights": {}}, ["sha256"]),
+        ({"weights": {}}, ["weights.sha256 is missing"]),
+        ({"class_names": "ab"}, ["class_names must be a list"]),
+        ({"preprocessing": []}, ["preprocessing must be a dictionary"]),
+        ({"files": None}, ["files must be a dictionary"]),
     ],
 )
 def test_a_description_that_does_not_fit_is_refused(
@@ -147,8 +151,20 @@ def test_a_description_that_does_not_fit_is_refused(
 ) -> None:
     save(tmp_path / "model")
     path = tmp_path / "model" / "model.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    path.write_text(sealed(read_sealed(path) | changes))
     refuse(tmp_path / "model", *words)
+
+
+def test_a_changed_description_is_noticed_unless_its_digest_is_removed(tmp_path: Path) -> None:
+    save(tmp_path / "model")
+    path = tmp_path / "model" / "model.json"
+    changed = json.loads(path.read_text()) | {"class_names": ["noir", "cr\u00e8me"]}
+    path.write_text(json.dumps(changed))
+    refuse(tmp_path / "model", "was damaged or changed", "remove its line", "digest")
+
+    del changed["digest"]  # as in folders of older versions
+    path.write_text(json.dumps(changed))
+    assert load_model(tmp_path / "model").class_names == ["noir", "cr\u00e8me"]
 
 
 def test_weights_of_another_architecture_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from vitrail.core.errors import ConfigError, did_you_mean
+
+MOST_PIXELS = 2**24  # of a model's input, 4096x4096
 
 
 class RuleError(ConfigError):
@@ -98,8 +100,24 @@ def _read_size(value: Any) -> Any:
     return value
 
 
-ImageSize = Annotated[tuple[int, int], BeforeValidator(_read_size)]
+def _check_pixels(size: tuple[int, int]) -> tuple[int, int]:
+    if size[0] * size[1] > MOST_PIXELS:
+        raise ValueError(f"{size[0]}x{size[1]} is more than {MOST_PIXELS:,} pixels")
+    return size
+
+
+ImageSize = Annotated[tuple[int, int], BeforeValidator(_read_size), AfterValidator(_check_pixels)]
 """Height and width in pixels; one number stands for both."""
+
+
+def _check_plain(name: str) -> str:
+    if name in ("", ".", "..") or set(name) & set("/\\:\x00"):
+        raise ValueError(f"{name!r} is no name of a file in the same folder")
+    return name
+
+
+PlainName = Annotated[str, AfterValidator(_check_plain)]
+"""Of a file beside the one that names it: never a path, which could lead out of the folder."""
 
 
 def check_place(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Mapping
@@ -56,7 +57,7 @@ def read_sealed(
         error: the file is missing, not a JSON object, or was changed.
     """
     try:
-        tree = json.loads(path.read_bytes().decode())
+        tree = json.loads(read_regular(path).decode())
     except (OSError, ValueError, RecursionError, MemoryError) as fault:
         reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
         raise error(f"{path} cannot be read: {reason}", expected=expected, remedy=remedy) from None
@@ -72,6 +73,13 @@ def read_sealed(
             remedy=f'Restore it, or remove its line "{DIGEST}" if you changed the file on purpose',
         )
     return tree
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a file; a pipe or a device, which may never end, is an ``OSError``."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return path.read_bytes()
 
 
 def _digest(tree: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
-from vitrail.core.config import Config
+from vitrail.core.config import Config, ImageSize
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import EncodedImage
 from vitrail.data.images import decode, open_image, upright_size
@@ -22,6 +22,7 @@ Pixels = UInt8[Tensor, "3 height width"]
 Images = UInt8[Tensor, "n 3 height width"]
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom as shares of an image's width and height; beyond it are bars."""
+Deviation = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Resize = Literal["squash", "crop", "letterbox"]
 """How an image of another shape than the input's is brought to it."""
 
@@ -34,7 +35,7 @@ class Normalisation(Config):
 
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     """Mean of each channel that is subtracted, for pixels in 0..1."""
-    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[Deviation, Deviation, Deviation] = (0.5, 0.5, 0.5)
     """Standard deviation of each channel that is divided by, for pixels in 0..1."""
 
     def normalise(
@@ -49,7 +50,7 @@ class Normalisation(Config):
 class Preprocessing(Normalisation):
     """How every image is brought to the model's input."""
 
-    image_size: tuple[int, int]
+    image_size: ImageSize
     """Height and width in pixels."""
     resize: Resize = "crop"
     """Squash an image of another shape, cut the largest centred box of the target's shape out of it, or show

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from pydantic import Field
 
-from vitrail.core.config import Config
+from vitrail.core.config import Config, PlainName
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import CheckpointError, ConfigError, VitrailError
 from vitrail.engines.contract import AUTOMATIC, Engine, EngineName, Inputs, build_engine
@@ -54,7 +54,7 @@ class BenchResult(Config):
     """Fraction of the matrix product's rate in its precision, round by round."""
     agrees: bool = False
     """Whether its outputs agree with the torch model's."""
-    package: str | None = None
+    package: PlainName | None = None
     """Folder of the exported model among the stored results; None if the engine takes the model itself."""
     is_kept: bool = True
     """Whether it can be started again: the calibration of torch int8 is not stored."""

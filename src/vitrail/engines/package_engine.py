@@ -28,13 +28,23 @@ class PackageEngine:
     runner: Runner
     ports: Sequence[PortSpec]
     """Its inputs."""
+    outputs: Sequence[PortSpec]
 
     def run(self, inputs: Inputs) -> Outputs:
         images, *sizes = (each.cpu() for each in inputs)
         if sizes:
             images = fit_canvas(images, self.ports[0])
         self._check(images.shape)
-        return tuple(each.float() for each in self.runner((images.contiguous(), *sizes)))
+        outputs = tuple(each.float() for each in self.runner((images.contiguous(), *sizes)))
+        shapes = [tuple(each.shape) for each in outputs]
+        expected = [(len(images), *port.axes[1:]) for port in self.outputs]
+        if shapes != expected:
+            raise ConfigError(
+                f"the exported model gives outputs of the shapes {shapes}",
+                expected=f"the shapes {expected} that its description gives",
+                remedy="Export the model again",
+            )
+        return outputs
 
     def _check(self, shape: torch.Size) -> None:
         """Refuse image sizes that the export does not support."""
@@ -79,13 +89,14 @@ class ConvertingKind:
             traced = trace(loaded.model, canvas_of(loaded))
             writer.write(traced, Path(name), precision=precision, calibration=calibration)
             runner = writer.open(Path(name), precision, trust=True)  # just written
-            return PackageEngine(self.name, precision, runner, traced.inputs)
+            return PackageEngine(self.name, precision, runner, traced.inputs, traced.outputs)
 
 
 def open_package(package: Package, *, trust: bool) -> PackageEngine:
     """Run an exported model with the engine of its format."""
     runner = FORMATS[package.format].open(package.folder, package.precision, trust=trust)
-    return PackageEngine(default_engine(package), package.precision, runner, package.inputs)
+    engine = default_engine(package)
+    return PackageEngine(engine, package.precision, runner, package.inputs, package.outputs)
 
 
 KINDS = (ConvertingKind("onnxruntime", "onnx"), ConvertingKind("openvino", "openvino"))

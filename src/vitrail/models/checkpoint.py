@@ -6,25 +6,45 @@ Nothing is pickled. A write that fails or is killed at any moment leaves the for
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from vitrail.core.config import Config, PlainName
 from vitrail.core.durable import atomic_folder, read_folder, write_durably
-from vitrail.core.errors import CheckpointError
-from vitrail.core.sealed import read_sealed
+from vitrail.core.errors import CheckpointError, ConfigError, reading
+from vitrail.core.sealed import read_regular, read_sealed, sealed
 
 CLASS_IDS_FILE = "class_ids.json"  # detectors: dataset ids of the classes, in label order
 MODEL_FORMAT = "vitrail-model"
 FORMAT_VERSION = 1
 WEIGHTS_FILE = "model.safetensors"
 MODEL_FILE = "model.json"
+MOST_COMPUTED_BYTES = 2**29  # of buffers, as of masks of windows and of statistics
+
+
+class _Weights(Config, extra="ignore"):
+    """What is recorded of the weights."""
+
+    sha256: str
+    """Their digest."""
+
+
+class _Description(Config, extra="ignore"):
+    """The content of ``model.json`` as far as it is read."""
+
+    model: dict[str, Any]
+    preprocessing: dict[str, Any]
+    class_names: list[str]
+    about: dict[str, Any]
+    weights: _Weights
+    files: dict[PlainName, str] = Field(default_factory=dict)
 
 
 class LoadedModel(NamedTuple):
@@ -102,7 +122,7 @@ def save_model(
         write_durably(staged / WEIGHTS_FILE, weights)
         for name, content in (files or {}).items():
             write_durably(staged / name, content)
-        write_durably(staged / MODEL_FILE, json.dumps(description, indent=2, ensure_ascii=False) + "\n")
+        write_durably(staged / MODEL_FILE, sealed(description))
 
 
 def load_model(folder: Path) -> LoadedModel:
@@ -119,22 +139,52 @@ def _load_model(folder: Path) -> LoadedModel:
 
     description = read_description(folder / MODEL_FILE, MODEL_FORMAT)
     try:
-        expected = str(description["weights"]["sha256"])
-        settings = dict(description["model"])
-        loaded = {key: description[key] for key in ("preprocessing", "class_names", "about")}
-    except (KeyError, TypeError) as error:
+        stored = _Description.from_tree(description)
+    except ConfigError as error:
         raise CheckpointError(
-            f"{folder / MODEL_FILE} lacks the field {error}",
+            f"{folder / MODEL_FILE} does not describe a model: {error.given}",
             expected="the fields model, preprocessing, class_names, about and weights",
             remedy="Save the model again, or restore the file",
         ) from None
-    tensors = read_tensors(folder / WEIGHTS_FILE, sha256=expected)
-    model = config_from_settings(settings).build()
+    tensors = read_tensors(folder / WEIGHTS_FILE, sha256=stored.weights.sha256)
+    config = config_from_settings(stored.model)
+    num_classes = getattr(config, "num_classes", None)
+    if stored.class_names and num_classes not in (None, len(stored.class_names)):
+        raise CheckpointError(
+            f"{folder / MODEL_FILE} has {len(stored.class_names)} class_names for {num_classes} classes",
+            expected="a name for each class",
+            remedy="Save the model again, or restore the file",
+        )
+    model = build_to_fit(config, tensors, origin=folder / WEIGHTS_FILE)
     fill_state(model, tensors, origin=folder / WEIGHTS_FILE)
-    files = {
-        name: _read_verified(folder / name, sha256) for name, sha256 in description.get("files", {}).items()
-    }
-    return LoadedModel(model.eval(), settings, **loaded, files=files)
+    files = {name: _read_verified(folder / name, sha256) for name, sha256 in stored.files.items()}
+    parts = stored.preprocessing, stored.class_names, stored.about
+    return LoadedModel(model.eval(), stored.model, *parts, files=files)
+
+
+def build_to_fit(config: Any, tensors: Mapping[str, Tensor], *, origin: Path) -> nn.Module:
+    """Build the model that some tensors belong to; any other is refused before it takes memory.
+
+    Raises:
+        CheckpointError: names or shapes of the tensors differ, or large tables would be computed.
+        ConfigError: the settings do not fit together.
+    """
+    remedy = "Use the weights together with the settings they were saved with"
+    with (
+        reading(f"the settings beside {origin}", expected="settings of a model", remedy=remedy),
+        torch.device("meta"),
+    ):
+        outline = config.build()
+    check_same_tensors(state_tensors(outline), tensors, origin=origin)
+    num_bytes = sum(buffer.nbytes for buffer in outline.buffers())
+    if num_bytes > MOST_COMPUTED_BYTES:
+        raise CheckpointError(
+            f"the model of {origin} would compute tables of {num_bytes:,} bytes from its settings",
+            expected=f"at most {MOST_COMPUTED_BYTES:,}",
+            remedy=remedy,
+        )
+    model: nn.Module = config.build()
+    return model
 
 
 def state_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -197,7 +247,7 @@ def read_tensors(path: Path, *, sha256: str) -> dict[str, Tensor]:
     """
     try:
         return safetensors.torch.load(_read_verified(path, sha256))
-    except SafetensorError as error:
+    except (SafetensorError, KeyError) as error:  # a type that torch does not have
         raise CheckpointError(
             f"{path} cannot be read: {error}", expected="a safetensors file", remedy="Save the model again"
         ) from None
@@ -239,7 +289,7 @@ def _read_verified(path: Path, sha256: str) -> bytes:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be read: {error.strerror}",

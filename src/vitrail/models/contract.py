@@ -7,6 +7,7 @@ fractions of the image without its padding; text is rows of token ids.
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from pydantic import Field, model_validator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 EXAMPLE_SENTENCE_LENGTH = 32  # a long news sentence in subwords; any number would do
 EXAMPLE_CAPTION_LENGTH = 16  # a long caption; likewise
+MOST_BLOCKS = 1024  # of one part; DeepNet (Wang et al. 2022) has 1,000 layers, ResNet-1202 has 600 blocks
 
 # Every model.
 
@@ -43,6 +45,15 @@ class ModelConfig(Config):
 
     name: str = ""
     """Name of the registered model that the settings were derived from; empty for others."""
+
+    @model_validator(mode="after")
+    def _check_depths(self) -> Self:
+        """Refuse so many blocks that building them would take minutes, before anything loops over them."""
+        for name, value in chain(self, *(part for _, part in self if isinstance(part, Config))):
+            blocks = value if isinstance(value, tuple) else (value,)
+            if "depth" in name and sum(map(abs, blocks)) > MOST_BLOCKS:
+                raise ValueError(f"{name} {value} is more than {MOST_BLOCKS} blocks")
+        return self
 
     def build(self) -> nn.Module:
         """Return a new model in training mode, its weights drawn from torch's default generator."""

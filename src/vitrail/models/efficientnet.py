@@ -60,7 +60,7 @@ class EfficientNetConfig(ImageModelConfig):
 
     width_factor: float = Field(default=1.0, gt=0)
     """Width multiplier relative to B0; channels are rounded to multiples of eight."""
-    depth_factor: float = Field(default=1.0, gt=0)
+    depth_factor: float = Field(default=1.0, gt=0, le=64)
     """Depth multiplier relative to B0; numbers of blocks are rounded up."""
     padding: Padding = "same"
     """Zero padding of strided convolutions: ``same`` for the authors' weights, or ``symmetric``."""

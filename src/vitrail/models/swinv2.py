@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 from torch import nn
 
+from vitrail.core.config import ImageSize
 from vitrail.models.contract import ModelConfig
 from vitrail.models.swin import EPSILON, BlockShape, Swin, SwinConfig, build_stages, merge_squares
 from vitrail.nn.blocks import MLP, Block
@@ -30,7 +31,7 @@ class SwinV2Config(SwinConfig):
         "image size"
     )
 
-    image_size: tuple[int, int] = (256, 256)
+    image_size: ImageSize = (256, 256)
     """Native height and width in pixels; other sizes work, too."""
     window_size: int = Field(default=8, ge=1)
     """Rows and columns of a window, or of the stage's feature map at ``image_size`` if that is smaller."""

@@ -115,8 +115,11 @@ class OnnxFormat:
         names = [port.name for port in session.get_inputs()]
 
         def run(inputs: Inputs) -> Outputs:
-            given = {name: each.numpy() for name, each in zip(names, inputs, strict=True)}
-            return tuple(torch.from_numpy(each) for each in session.run(None, given))
+            try:
+                given = {name: each.numpy() for name, each in zip(names, inputs, strict=True)}
+                return tuple(torch.from_numpy(each) for each in session.run(None, given))
+            except Exception as error:
+                raise unsupported("ONNX Runtime", error) from error
 
         return run
 
@@ -186,8 +189,11 @@ class OpenVinoFormat:
             raise unsupported("OpenVINO", error) from error
 
         def run(inputs: Inputs) -> Outputs:
-            found = compiled([each.numpy() for each in inputs])
-            return tuple(torch.tensor(found[port]) for port in compiled.outputs)
+            try:
+                found = compiled([each.numpy() for each in inputs])
+                return tuple(torch.tensor(found[port]) for port in compiled.outputs)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise unsupported("OpenVINO", error) from error
 
         return run
 
@@ -273,8 +279,8 @@ def unsupported(engine: str, error: BaseException) -> ConfigError:
     said = next(line.strip() for line in [*texts[-1].splitlines(), type(error).__name__] if line.strip())
     return ConfigError(
         f"{engine} does not support {what}: {said[:MOST_QUOTED]}",
-        expected="a model whose operations the engine supports",
-        remedy="Export it in another format, such as --format torch",
+        expected="whole files, and operations that the engine supports",
+        remedy="Export it again, or in another format, such as --format torch",
     )
 
 

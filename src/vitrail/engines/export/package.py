@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from vitrail.core.config import Config
+from vitrail.core.config import MOST_PIXELS, Config, PlainName
 from vitrail.core.durable import find_folder, read_folder, write_durably
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.core.sealed import read_sealed, sealed
 from vitrail.models.checkpoint import LoadedModel, state_tensors
 from vitrail.nn.token_merging import TokenMergingBlock
 
 PACKAGE_FILE = "package.json"
 PACKAGE_VERSION = 1
+
+MOST_PADDED = 2048  # pixels that an image is padded to
 
 Format = Literal["onnx", "openvino", "torch"]
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -40,10 +44,18 @@ class PortSpec(Config):
     """Data type, whatever the precision inside."""
     axes: tuple[int | str, ...]
     """Length of each axis; a name such as ``batch`` if it is free."""
-    multiple_of: int = Field(default=1, ge=1)
+    multiple_of: int = Field(default=1, ge=1, le=MOST_PADDED)
     """What free heights and widths must be a multiple of."""
-    at_least: int = Field(default=1, ge=1)
+    at_least: int = Field(default=1, ge=1, le=MOST_PADDED)
     """The minimum of free heights and widths."""
+
+    @field_validator("axes")
+    @classmethod
+    def _check_axes(cls, axes: tuple[int | str, ...]) -> tuple[int | str, ...]:
+        lengths = [axis for axis in axes if isinstance(axis, int)]
+        if min(lengths, default=1) < 1 or math.prod(lengths) > 3 * MOST_PIXELS:
+            raise ValueError(f"axes {list(axes)} are empty or too long")
+        return axes
 
 
 class ScorePair(Config):
@@ -111,10 +123,21 @@ class Package(Config):
     """Detectors only: the same for box coordinates, relative to the image."""
     weights: str = ""
     """Digest of the torch model; empty in older packages."""
-    files: dict[str, str]
+    files: dict[PlainName, str]
     """The sha256 of each file of the model; ONNX weights of more than two GiB are a separate file."""
     folder: Path = Field(default=Path(), exclude=True)
     """Where the package is; not written."""
+
+    @model_validator(mode="after")
+    def _check_classes(self) -> Self:
+        is_detector, num_classes = self.task == "detection", len(self.class_names)
+        ports = (*self.inputs, *self.outputs)
+        names = ("images", "sizes", "logits", "boxes") if is_detector else ("images", "logits")
+        if tuple(port.name for port in ports) != names or len(ports[0].axes) != 4:
+            raise ValueError(f"inputs and outputs are not {', '.join(names)}, with images of four axes")
+        if self.outputs[0].axes[-1:] not in ((num_classes,), (num_classes + is_detector,)):  # "no object"
+            raise ValueError(f"there are {num_classes} class_names for logits of {self.outputs[0].axes}")
+        return self
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
@@ -138,8 +161,7 @@ class Package(Config):
                 remedy="Export the model again, with this version of vitrail",
             ) from None
         expected = MODEL_FILES[package.format]
-        is_plain = all(name == Path(name).name for name in package.files)
-        if not is_plain or not set(expected) <= set(package.files):
+        if not set(expected) <= set(package.files):
             raise CheckpointError(
                 f"{folder / PACKAGE_FILE} names the files {', '.join(sorted(package.files)) or 'none'}",
                 expected=f"{', '.join(expected)} for the format {package.format}, beside it",
@@ -160,8 +182,7 @@ class Package(Config):
         Raises:
             OSError: the disk is full or not writable.
         """
-        text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
-        write_durably(folder / PACKAGE_FILE, text + "\n")
+        write_durably(folder / PACKAGE_FILE, sealed(self.model_dump(mode="json")))
 
 
 def is_package(folder: str | Path) -> bool:
@@ -176,26 +197,22 @@ def digest_files(folder: Path) -> dict[str, str]:
 
 def _read_tree(folder: Path) -> dict[str, Any]:
     path = folder / PACKAGE_FILE
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {error}",
-            expected=f"a folder that vitrail export wrote, with {PACKAGE_FILE}",
-            remedy="Name the folder of an exported model",
-        ) from None
-    version = tree.get("package_version") if isinstance(tree, dict) else None
+    expected = f"a folder that vitrail export wrote, with {PACKAGE_FILE}"
+    tree = read_sealed(path, expected=expected, remedy="Name the folder of an exported model")
+    version = tree.get("package_version")
     if not isinstance(version, int) or version > PACKAGE_VERSION:
         raise CheckpointError(
             f"{path} has the version {version!r}",
             expected=f"a package of a version up to {PACKAGE_VERSION}",
             remedy="Install the version of vitrail that wrote it, or export the model again",
         )
-    return dict(tree)
+    return tree
 
 
 def _digest(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file():  # a pipe may never end
+            raise OSError(errno.EINVAL, "it is no regular file")
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
