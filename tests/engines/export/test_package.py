@@ -56,7 +56,7 @@ def test_a_missing_file_is_named(folder):
         ({"files": {"model.xml": "0" * 64}}, r"expected model\.xml, model\.bin|names the files model\.xml"),
         ({"files": {"model.xml": "0", "model.bin": "0", "../secret": "0"}}, "secret"),
         ({"class_names": ["a", "b"]}, "there are 2 class_names for logits of"),
-        ({"outputs": []}, "inputs and outputs are not images, logits"),
+        ({"outputs": []}, "inputs and outputs are not images, sizes, logits, boxes, or images, logits"),
         ({"inputs": [PORT | {"axes": ["batch", 3, 10**6, 10**6]}]}, "empty or too long"),
         ({"inputs": [PORT | {"axes": ["batch", 3, -1, 8]}]}, "empty or too long"),
         ({"inputs": [PORT | {"multiple_of": 10**9}]}, "multiple_of must be less than or equal to 2048"),

@@ -22,6 +22,7 @@ from vitrail.nn.token_merging import TokenMergingBlock
 PACKAGE_FILE = "package.json"
 PACKAGE_VERSION = 1
 
+PORTS = (("images", "logits"), ("images", "sizes", "logits", "boxes"))
 MOST_PADDED = 2048  # pixels that an image is padded to
 
 Format = Literal["onnx", "openvino", "torch"]
@@ -130,12 +131,11 @@ class Package(Config):
 
     @model_validator(mode="after")
     def _check_classes(self) -> Self:
-        is_detector, num_classes = self.task == "detection", len(self.class_names)
-        ports = (*self.inputs, *self.outputs)
-        names = ("images", "sizes", "logits", "boxes") if is_detector else ("images", "logits")
-        if tuple(port.name for port in ports) != names or len(ports[0].axes) != 4:
-            raise ValueError(f"inputs and outputs are not {', '.join(names)}, with images of four axes")
-        if self.outputs[0].axes[-1:] not in ((num_classes,), (num_classes + is_detector,)):  # "no object"
+        ports, num_classes = (*self.inputs, *self.outputs), len(self.class_names)
+        names = tuple(port.name for port in ports)
+        if names not in PORTS or len(ports[0].axes) != 4:
+            raise ValueError("inputs and outputs are not images, sizes, logits, boxes, or images, logits")
+        if self.outputs[0].axes[-1:] not in ((num_classes,), (num_classes + len(names) // 4,)):  # "no object"
             raise ValueError(f"there are {num_classes} class_names for logits of {self.outputs[0].axes}")
         return self
 
