@@ -70,6 +70,17 @@ test: $(VENV)/.installed-test  ## Run the test suite (6 minutes on 2 cores); PYT
 test-all: PYTEST_ARGS += --all-variants
 test-all: test  ## Run the test suite with every model variant traced (10 minutes)
 
+.PHONY: faults-short
+faults-short: $(VENV)/.installed-test  ## Attack the software for a minute: mutated requests
+	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_http.py --seconds 15
+
+.PHONY: faults
+faults: $(VENV)/.installed-test  ## Attack the software for hours
+	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_http.py --seconds 1000
+	PYTHONPATH=tests $(VENV)/bin/python tests/faults/stopping.py --tries 20
+	PYTHONPATH=tests $(VENV)/bin/python tests/faults/soak.py --requests 100000
+	PYTHONPATH=tests $(VENV)/bin/python tests/faults/large_uploads.py
+
 .PHONY: parity
 parity: $(BENCH_VENV)/.installed-bench  ## Compare every model with timm's and torchvision's, in an environment of its own
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BENCH_VENV)/bin/python -m pytest tests/parity $(PYTEST_ARGS)

@@ -61,7 +61,7 @@ def _text_bomb(image: bytes) -> bytes:
 
 def requests_to_send() -> tuple[list[Sent], list[Sent]]:
     """Return good requests and others."""
-    images = [picture(seed, size) for seed, size in enumerate(((21, 34), (64, 48), (200, 150), (640, 480)))]
+    images = [picture(seed, size) for seed, size in enumerate(((21, 34), (64, 48), (90, 70), (160, 120)))]
     encoded = base64.b64encode(images[0]).decode()
     form = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n%s\r\n--x--\r\n'
     kind, as_json, as_form = "image/png", "application/json", "multipart/form-data; boundary=x"
