@@ -106,6 +106,28 @@ def test_settings_that_are_named_themselves_may_lead_elsewhere(tmp_path: Path, i
         BOX_FORMATS["YOLO"].read(tmp_path / "data")
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_files_below_the_folder_of_the_variable_are_read(
+    tmp_path: Path, is_named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "far" / "other" / "own.png", SECRET)
+    for number in range(9):
+        save(tmp_path / "near" / "data" / f"{number}.png", 20 + 10 * number)
+    coco(tmp_path / "near" / "data", "../../far/other/own.png")
+    monkeypatch.setenv("VITRAIL_DATA", str(tmp_path / "far") if is_named else "")
+    number = sum(len(split) for split in open_boxes(tmp_path / "near" / "data").splits.values())
+    assert number == 9 + is_named
+
+
+def test_a_file_that_is_named_itself_may_lead_to_the_folders_beside_its_own(tmp_path: Path) -> None:
+    save(tmp_path / "photos" / "own.png", SECRET)
+    for number in range(9):
+        save(tmp_path / "data" / f"{number}.png", 20 + 10 * number)
+    coco(tmp_path / "data", "../photos/own.png")
+    for source, number in ((tmp_path / "data" / "annotations.json", 10), (tmp_path / "data", 9)):
+        assert sum(len(split) for split in open_boxes(source).splits.values()) == number
+
+
 def test_links_in_the_data_are_followed(tmp_path: Path) -> None:
     """Whoever unpacked the data made them, or let them in: archives are unpacked without links that leave."""
     for number in range(9):

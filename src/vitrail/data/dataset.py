@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
+from vitrail.core.files import read_file
 from vitrail.data.findings import Finding
 
 Progress = Callable[[int, int], None]
@@ -192,9 +193,8 @@ def _update(digest: Any, image: EncodedImage) -> None:
     if isinstance(image, Path):
         try:
             digest.update(str(os.path.getsize(image)).encode())
-            with image.open("rb") as file:
-                digest.update(file.read(HASHED_BYTES))
-        except OSError:
+            digest.update(read_file(image, HASHED_BYTES))
+        except (OSError, ValueError):  # missing, or of an impossible name
             digest.update(b"unreadable")
     elif isinstance(image, bytes):
         digest.update(image)
@@ -216,7 +216,7 @@ def contents_of(samples: Sequence[EncodedImage | str | tuple[str, ...]] | np.nda
 def _size_of(image: Path) -> int:
     try:
         return os.path.getsize(image)
-    except OSError:
+    except (OSError, ValueError):
         return -1
 
 
@@ -226,8 +226,8 @@ def _hash_whole(image: EncodedImage | str | tuple[str, ...]) -> Hashable:
     if isinstance(image, np.ndarray):
         return image.shape, hashlib.sha256(np.ascontiguousarray(image).data).digest()
     try:
-        return hashlib.sha256(image.read_bytes() if isinstance(image, Path) else image).digest()
-    except OSError:
+        return hashlib.sha256(read_file(image) if isinstance(image, Path) else image).digest()
+    except (OSError, ValueError):
         return image  # a missing file is no copy of another
 
 

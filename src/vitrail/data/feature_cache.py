@@ -18,6 +18,7 @@ from torch import Tensor
 from vitrail.core.durable import explained
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import DataError
+from vitrail.core.files import expand
 from vitrail.data.dataset import Progress
 from vitrail.data.source import ImageSource
 
@@ -34,7 +35,7 @@ def cache_folder() -> Path:
     """Return where features are kept: ``VITRAIL_CACHE``, or ``vitrail`` in the user's cache folder."""
     given = os.environ.get(CACHE_VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    return Path(given).expanduser() if given else Path(home).expanduser() / "vitrail"
+    return expand(given) if given else expand(home) / "vitrail"
 
 
 def digest_of(*parts: str | bytes) -> str:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from vitrail.core.files import open_file
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 
 RAW_SUFFIXES = frozenset({".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"})  # of cameras
@@ -39,7 +40,15 @@ def split_folders(root: Path) -> dict[SplitName, Path]:
 def folders_in(folder: Path) -> list[Path]:
     """List the visible subfolders by name, without a look at every file."""
     with os.scandir(folder) as entries:
-        return sorted(Path(entry.path) for entry in entries if is_shown(entry.name) and entry.is_dir())
+        return sorted(Path(each.path) for each in entries if is_shown(each.name) and is_folder(each.path))
+
+
+def is_folder(path: str | Path) -> bool:
+    """Tell whether a path is a folder, and no link to one that it lies in: to ``/``, to all of the disk."""
+    if not os.path.islink(path):
+        return os.path.isdir(path)
+    above, here = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
+    return os.path.isdir(path) and not Path(here).is_relative_to(above)
 
 
 def first_entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -54,7 +63,7 @@ def first_entries(folder: Path) -> list[os.DirEntry[str]]:
 def both_ends(path: Path) -> bytes:
     """Return both ends of a JSON object's file, for a cheap look; empty for any other file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             start = file.read(PEEK)
             file.seek(max(path.stat().st_size - PEEK, 0))
             ends = plain_bytes(start) + plain_bytes(file.read(PEEK))
@@ -94,12 +103,18 @@ def walk(folder: Path) -> Iterator[Path]:
     """Yield the visible files of a folder by name, then those of its subfolders."""
     seen: set[tuple[int, int]] = set()  # links are followed, each folder is entered once
     for place, folders, files in os.walk(folder, followlinks=True):
-        status = os.stat(place)
+        try:
+            status = os.stat(place)
+        except OSError:  # removed meanwhile, or not allowed
+            folders.clear()
+            continue
         if (status.st_dev, status.st_ino) in seen:
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if is_shown(name))
+        folders[:] = sorted(
+            name for name in folders if is_shown(name) and is_folder(os.path.join(place, name))
+        )
         yield from (Path(place, name) for name in sorted(files) if is_shown(name))
 
 
@@ -141,8 +156,13 @@ def _ends(path: str) -> list[str]:
 
 
 def lies_in(path: Path, folders: Iterable[Path]) -> bool:
-    """Tell by its name whether a path lies in one of some folders; links in them are the owner's doing."""
-    return any(Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder)) for folder in folders)
+    """Tell by its name whether a path lies in one of some folders, or in that of ``VITRAIL_DATA``.
+
+    Links in them are the doing of whoever let them in.
+    """
+    named = os.environ.get(DATA_VARIABLE)
+    allowed = (os.path.abspath(folder) for folder in (*folders, *([named] if named else ())))
+    return any(Path(os.path.abspath(path)).is_relative_to(folder) for folder in allowed)
 
 
 class ImageFinder:
@@ -150,10 +170,13 @@ class ImageFinder:
 
     The folders are listed once each, which is faster than testing for every file. A name with ``..`` and an
     absolute one lead to files in these folders alone: annotations may be a stranger's.
+
+    Args:
+        bounds: further folders that such names may lead to.
     """
 
-    def __init__(self, folders: Iterable[Path]) -> None:
-        self._folders = list(dict.fromkeys(folders))
+    def __init__(self, folders: Iterable[Path], bounds: Sequence[Path] = ()) -> None:
+        self._folders, self._bounds = list(dict.fromkeys(folders)), bounds
         self._listed: dict[Path, frozenset[str]] = {}
         self._stems: dict[Path, dict[str, str]] = {}
         self.found: set[Path] = set()
@@ -172,7 +195,7 @@ class ImageFinder:
                 path = folder / wanted
                 if wanted.is_absolute() or ".." in wanted.parts:
                     path = Path(os.path.normpath(path))  # what is checked is what is opened, links or not
-                    if not lies_in(path, self._folders):
+                    if not lies_in(path, (*self._folders, *self._bounds)):
                         continue
                 if path.name in self._names(path.parent):
                     return self._settle(folder, path)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vitrail.core.errors import DataError, import_optional, one_line
+from vitrail.core.files import expand, parse_json, read_file
 from vitrail.core.hub import without_waiting
 from vitrail.data.findings import Finding, about
 from vitrail.data.splits import SPLIT_NAMES, SplitName
@@ -83,8 +83,8 @@ def saved_features(path: Path) -> list[Mapping[str, Any]]:
 
 def cached_features(name: str) -> list[Mapping[str, Any]]:
     """Return the features of a data set in the local cache."""
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    cache = Path(os.environ.get("HF_DATASETS_CACHE", home / "datasets")).expanduser()
+    home = expand(os.environ.get("HF_HOME", "~/.cache/huggingface"))
+    cache = expand(os.environ.get("HF_DATASETS_CACHE", home / "datasets"))
     owner, _, rest = name.partition("/")
     folders = dict.fromkeys((f"{owner}___{rest.lower()}", f"{owner.lower()}___{rest.lower()}"))
     files = [file for folder in folders for file in sorted((cache / folder).rglob(INFO_FILE))]
@@ -93,9 +93,9 @@ def cached_features(name: str) -> list[Mapping[str, Any]]:
 
 def _described(file: Path) -> Mapping[str, Any]:
     try:
-        features = json.loads(file.read_text(encoding="utf-8"))["features"]
+        features = parse_json(read_file(file))["features"]
         return features if isinstance(features, Mapping) else {}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vitrail.core.errors import DataError, one_line
+from vitrail.core.files import NoFileError, open_file, read_file
 from vitrail.data.file_places import RAW_SUFFIXES
 
 MAX_PIXELS = 178_956_970  # Pillow's own limit against decompression bombs: half a gigabyte of RGB
@@ -37,6 +38,7 @@ NOT_OPENED: dict[type[Exception], tuple[str, str, str]] = {
     FileNotFoundError: ("does not exist", "an image file", "Correct the path"),
     IsADirectoryError: ("is a folder", "an image file", "Name the files in it"),
     PermissionError: ("may not be read", "a readable file", "Change its permissions"),
+    NoFileError: ("is a pipe, a device or a socket", "an image file", "Remove it, or name a file"),
 }
 SIXTEEN_BIT_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
@@ -96,7 +98,7 @@ def open_image(
         )
     try:
         with (
-            source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as file,
+            open_file(source) if isinstance(source, Path) else io.BytesIO(source) as file,
             Image.open(file, formats=readable_formats()) as image,
         ):
             if image.width * image.height > max_pixels:
@@ -212,5 +214,4 @@ def _unreadable(source: Path | bytes, called: str, error: Exception) -> DataErro
 
 
 def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(12)
+    return read_file(path, 12)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError, import_optional, one_line
+from vitrail.core.files import expand, open_file, parse_json, read_file
 from vitrail.data.file_places import forms_of, is_image_name, lies_in
 from vitrail.data.findings import Finding, about, counted
 from vitrail.data.splits import SplitName, leading_split, rows_by_split
@@ -197,16 +198,17 @@ def _peek(path: Path) -> tuple[list[str], dict[str, list[str]]]:
         if _suffix(path) == ".parquet":
             import pyarrow.parquet
 
-            schema = pyarrow.parquet.read_schema(path)
+            with open_file(path) as file:
+                schema = pyarrow.parquet.read_schema(file)
             return list(schema.names), arrow_fields(schema)
         lines = [line for line in split_lines(read_content(path, PEEKED_BYTES)) if line.strip()]
         if _suffix(path) in JSON_SUFFIXES:
-            row = json.loads(next(iter(lines), ""))
+            row = parse_json(next(iter(lines), ""))
             row = row if isinstance(row, Mapping) else {}
             return list(row), {column: _keys(value) for column, value in row.items()}
         rows = csv.reader(lines[:LOOKED_AT], delimiter=max("\t,;|", key=next(iter(lines), "").count))
         return name_columns([*rows]), {}
-    except (OSError, ValueError, ImportError, csv.Error, RecursionError):
+    except (OSError, ValueError, ImportError, csv.Error):
         return [], {}
 
 
@@ -341,7 +343,7 @@ def image_of_cell(cell: Any, table: Path, *, is_bound: bool = False) -> Path | b
             expected="paths of image files, or their bytes",
             remedy="Store the images as encoded files (PNG, JPEG) in the table or beside it",
         )
-    paths = [table.parent / os.path.expanduser(form) for form in forms_of(value.strip())]
+    paths = [table.parent / expand(form) for form in forms_of(value.strip().replace("\0", REPLACEMENT))]
     if is_bound:
         paths = [path for each in paths if lies_in(path := Path(os.path.normpath(each)), [table.parent])]
     return next((path for path in paths if path.exists()), paths[0] if paths else None)
@@ -410,6 +412,7 @@ def arrow_columns(
 def _read_parquet(path: Path, wanted: Callable[[str, Any], bool], flattened: str) -> Table:
     parquet = import_optional("pyarrow.parquet", f"reading {path} needs", "pyarrow", "data", DataError)
     try:
+        open_file(path).close()  # else a pipe would be waited for
         file = parquet.ParquetFile(path)
         schema = file.schema_arrow
         names = [name for name in schema.names if name == flattened or wanted(name, schema.field(name).type)]
@@ -458,11 +461,11 @@ def json_objects(
         if not line or line.isspace():
             continue
         try:
-            row = json.loads(line.rstrip("\r\n"))
+            row = parse_json(line.rstrip("\r\n"))
             fault = "" if isinstance(row, dict) else f"is a JSON {type(row).__name__}"
         except json.JSONDecodeError as error:
             fault = f"is not JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}"
-        except (ValueError, RecursionError) as error:  # a number of too many digits, too many brackets
+        except ValueError as error:  # a number of too many digits, too many brackets
             fault = f"is not JSON: {error}"
         if fault:
             raise DataError(
@@ -492,7 +495,7 @@ def _keys(value: Any) -> list[str]:
 
 def _strict_lines(path: Path) -> list[str]:
     """Read lines with their ends; ``ValueError`` if a byte is not UTF-8."""
-    content = path.read_bytes()
+    content = read_file(path)
     check_encoding(content, f"{path}")
     return list(io.StringIO(content.decode("utf-8-sig"), newline=""))
 

@@ -12,6 +12,7 @@ from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import DataError, VitrailError
+from vitrail.core.files import expand
 from vitrail.data.feature_cache import digest_of
 from vitrail.engines.loading import load_any
 from vitrail.studies.probing import (
@@ -195,7 +196,7 @@ def _sources_of(tasks: Sequence[Benchmark], folder: str) -> dict[str, str | None
 def _source_of(task: Benchmark, folder: str) -> str | None:
     if not folder:
         return task.name if find_folder(task) is not None else None
-    data = Path(folder).expanduser() / Path(task.folders[0]).name
+    data = expand(folder) / Path(task.folders[0]).name
     return f"{task.name}:{data}" if data.is_dir() else None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from vitrail.core.config import check_place
 from vitrail.core.errors import ConfigError, DataError
+from vitrail.core.files import expand
 from vitrail.data.dataset import Split, contents_of
 from vitrail.data.findings import some_of
 from vitrail.data.settings import DataSettings
@@ -175,7 +176,7 @@ def _open(
 
 def count_copies(own: Task, trained: Experiment | None, scored: Split | None) -> dict[str, str]:
     """Return how many scored samples are copies of training samples, for a signature; nothing without any."""
-    if trained is None or scored is None or not Path(trained.data.source).expanduser().exists():
+    if trained is None or scored is None or not expand(trained.data.source).exists():
         return {}
     try:
         known = own.open(trained.data).train.contents
@@ -188,7 +189,7 @@ def count_copies(own: Task, trained: Experiment | None, scored: Split | None) ->
 
 
 def _is_same(trained: Experiment, source: str | Path) -> bool:
-    return Path(trained.data.source).expanduser().resolve() == Path(source).expanduser().resolve()
+    return expand(trained.data.source).resolve() == expand(source).resolve()
 
 
 def _is_untested(run: str | Path, dataset: Any) -> bool:

@@ -70,8 +70,11 @@ def test_annotations_name_images_as_they_are_found_from_their_folder(photos: Pat
     assert {each["id"]: each["name"] for each in content["categories"]} == {7: "red", 3: "green", 90: "blue"}
 
 
-def test_annotations_are_read_back_as_a_data_set(photos: Path, tmp_path: Path) -> None:
+def test_annotations_are_read_back_as_a_data_set(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     detect_files(detector(), [photos], output=tmp_path / "out")
+    monkeypatch.setenv("VITRAIL_DATA", str(photos))  # which does not lie beside the output
 
     dataset = open_boxes(str(tmp_path / "out" / "annotations.json"))
     read = {

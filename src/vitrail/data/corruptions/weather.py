@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from vitrail.core.files import expand
 from vitrail.data.corruptions import Pixels, corruptions_of, nearest_side
 from vitrail.data.corruptions.filters import grey, motion_blur, plasma, zoom_in
 from vitrail.data.file_places import DATA_VARIABLE
@@ -63,7 +64,7 @@ def frost(pixels: Pixels, setting: tuple[float, float], generator: np.random.Gen
 def frost_folder() -> Path | None:
     """Return the folder of the published frost pictures, or None."""
     variable = os.environ.get(DATA_VARIABLE)
-    folder = Path(variable).expanduser() / "frost" if variable else None
+    folder = expand(variable) / "frost" if variable else None
     return folder if folder is not None and folder.is_dir() else None
 
 

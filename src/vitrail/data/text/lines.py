@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import zlib
 from pathlib import Path
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import PACKED, open_packed, read_file, unpacked_limit
 
 REPLACEMENT = "\ufffd"
 """Replaces bytes that are not UTF-8."""
 
-GZIP_SUFFIX = ".gz"
+GZIP_SUFFIX = PACKED
 
 
 def read_lines(path: Path) -> list[str]:
@@ -49,10 +49,12 @@ def decode_text(content: bytes) -> str:
 def read_list(path: Path, *, entry: str) -> list[str]:
     """Read a list with one entry per line; ``DataError`` if a byte is no text: an entry would be lost."""
     try:
-        return decode_text(path.read_bytes()).splitlines()
-    except UnicodeDecodeError as error:
+        return decode_text(read_file(path)).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        is_read = isinstance(error, UnicodeDecodeError)
+        reason = f"byte {error.start} is not {error.encoding.upper()} text" if is_read else error.strerror
         raise DataError(
-            f"{path} cannot be read: byte {error.start} is not {error.encoding.upper()} text",
+            f"{path} cannot be read: {reason}",
             expected=f"{entry} in each line",
             remedy="Write the list again",
         ) from None
@@ -61,8 +63,12 @@ def read_list(path: Path, *, entry: str) -> list[str]:
 def read_content(path: Path, size: int = -1) -> bytes:
     """Read a file, or its first bytes, decompressed if its name ends in ``.gz``; else ``DataError``."""
     try:
-        with gzip.open(path) if path.suffix.lower() == GZIP_SUFFIX else path.open("rb") as file:
-            return file.read(size)
+        limit = unpacked_limit(path)
+        with open_packed(path) as file:
+            content = file.read(limit + 1 if size < 0 else size)
+        if size < 0 and len(content) > limit:
+            raise OSError(f"it unpacks to more than {limit:,} bytes")
+        return content
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror or error if isinstance(error, OSError) else error}",

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import expand
 from vitrail.data.formats import HUB_PREFIX, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import divide
@@ -37,7 +38,7 @@ def recognises(source: str) -> int:
     """Return how surely a source is captioned images, by a cheap look; 0 if not."""
     if source.startswith(HUB_PREFIX):
         return SURE_BY_NAME * is_of_captions(source.removeprefix(HUB_PREFIX))
-    path = Path(source).expanduser()
+    path = expand(source)
     if source.strip() and format_of(CAPTION_FORMATS, path) is not None:
         return SURE
     if source.strip() and find_unread(path) is not None:

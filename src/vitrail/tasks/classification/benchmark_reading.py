@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import expand, parse_json, read_file
 from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import Finding
 from vitrail.data.formats import RawDataset, damaged
@@ -55,9 +55,9 @@ def folders_of(benchmark: Benchmark, given: str = "") -> list[Path]:
         given: a folder named by the user, which excludes all others.
     """
     if given:
-        return [Path(given).expanduser()]
+        return [expand(given)]
     variable = os.environ.get(DATA_VARIABLE)
-    return [Path(variable).expanduser() / folder for folder in benchmark.folders] if variable else []
+    return [expand(variable) / folder for folder in benchmark.folders] if variable else []
 
 
 def find_gaps(benchmark: Benchmark, raw: RawDataset) -> Iterator[Finding]:
@@ -114,7 +114,7 @@ def read_real_labels(source: str) -> list[frozenset[int]]:
         )
     expected = f"JSON with {NUM_VALIDATION:,} lists of classes from 0 to 999"
     try:
-        labels = [frozenset(map(int, entry)) for entry in json.loads(path.read_text(encoding="utf-8"))]
+        labels = [frozenset(map(int, entry)) for entry in parse_json(read_file(path))]
     except (OSError, ValueError, TypeError) as error:
         raise damaged(path, error, expected=expected) from None
     known = range(benchmark.num_classes)

@@ -15,6 +15,7 @@ import numpy as np
 
 from vitrail.core.config import check_place
 from vitrail.core.errors import DataError, did_you_mean, missing_package
+from vitrail.core.files import expand
 from vitrail.data.dataset import ImageDataset, ImageSplit, are_characters
 from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import about, number_of
@@ -61,7 +62,7 @@ def open_dataset(source: str | os.PathLike[str], *, settings: DataSettings | Non
         classes = number_of(len(dataset.class_names), "class")
         listed = ", ".join(map(repr, dataset.class_names)) or "none"
         images = number_of(len(dataset.train), "training image")
-        folder = Path(text).expanduser()
+        folder = expand(text)
         tables = tell_tables(folder) if folder.is_dir() and dataset.format == CLASS_FOLDERS else ""
         raise DataError(
             f"{text} has {classes} ({listed}) and {images}{tables}",
@@ -104,7 +105,7 @@ def recognises(source: str) -> int:
     """
     if source.startswith(HUB_PREFIX) or not source.strip():
         return 0
-    path = Path(source).expanduser()
+    path = expand(source)
     if path.is_file():
         return LIKELY * tables.has_columns(path)
     if not path.exists() and (_own_name(source) in BUILTINS or benchmark_of(source) is not None):
@@ -215,7 +216,7 @@ def read_fashion_mnist() -> RawDataset:
         DataError: it is in neither folder.
     """
     variable = os.environ.get(DATA_VARIABLE)
-    folders = [Path(variable).expanduser() / "fashion-mnist"] if variable else []
+    folders = [expand(variable) / "fashion-mnist"] if variable else []
     folders.append(FASHION_FOLDER)
     for folder in folders:
         if idx.recognises(folder):

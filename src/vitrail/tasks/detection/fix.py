@@ -19,6 +19,7 @@ from vitrail import __version__
 from vitrail.core.boxes import xyxy_to_xywh
 from vitrail.core.durable import atomic_folder, write_durably
 from vitrail.core.errors import DataError
+from vitrail.core.files import expand, read_file
 from vitrail.data.dataset import EncodedImage
 from vitrail.data.findings import number_of, some_of
 from vitrail.data.images import decode, open_image
@@ -119,7 +120,7 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
         DataError: the folder is not empty or lies in the source, formats are mixed, or no image is left.
         CheckpointError: the disk is full or not writable.
     """
-    folder = folder.expanduser()
+    folder = expand(folder)
     refuse_folder(folder, dataset.source)
     items: Items = defaultdict(list)
     examined = inspect_boxes(dataset)
@@ -186,14 +187,14 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
 
 def refuse_folder(folder: Path, source: str) -> None:
     """Refuse a folder that is not empty, or lies in the source; nothing is read."""
-    folder = folder.expanduser()
+    folder = expand(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(
             f"{folder} exists and is not empty",
             expected="a new or an empty folder for the clean copy",
             remedy="Choose another name; nothing there is ever overwritten",
         )
-    target, root = folder.resolve(), Path(source).expanduser().resolve()
+    target, root = folder.resolve(), expand(source).resolve()
     if root.exists() and (target == root or root in target.parents):
         raise DataError(
             f"{folder} lies in the data set itself",
@@ -270,7 +271,7 @@ def copy_of(source: EncodedImage, name: str, seen: Inspection) -> tuple[str, byt
         if isinstance(source, Path) and not seen.other_format and given.suffix:
             suffix = given.suffix
         if seen.orientation == 1 and not isinstance(source, np.ndarray):
-            content = source.read_bytes() if isinstance(source, Path) else source
+            content = read_file(source) if isinstance(source, Path) else source
         else:
             is_jpeg, encoded = kind in ("JPEG", "MPO"), io.BytesIO()
             suffix, options = (

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import expand, open_file
 from vitrail.data.file_places import PEEK, first_entries, folders_in, is_image_name, plain_bytes
 from vitrail.data.findings import number_of
 from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
@@ -73,7 +74,7 @@ def recognises(source: str) -> int:
         return SURE
     if source.startswith(HUB_PREFIX):
         return SURE * is_of_boxes(source.removeprefix(HUB_PREFIX))
-    path = Path(source).expanduser()
+    path = expand(source)
     if source.strip() and (format_of(BOX_FORMATS, path) is not None or _other_tool(path)):
         return SURE
     return SURE * (is_name_on_hub(source, path) and is_of_boxes(source))
@@ -118,7 +119,7 @@ def _other_tool(path: Path) -> tuple[str, Path] | None:
     names = [entry.path for folder in folders for entry in first_entries(folder)] or [str(path)]
     for tool, (suffix, mark) in OTHER_TOOLS.items():
         for file in sorted(name for name in names if name.lower().endswith(suffix))[:20]:
-            with suppress(OSError), Path(file).open("rb") as opened:
+            with suppress(OSError), open_file(Path(file)) as opened:
                 if re.search(mark, plain_bytes(opened.read(PEEK)), re.M):
                     return tool, Path(file)
     return None

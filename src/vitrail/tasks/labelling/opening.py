@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import expand
 from vitrail.data.dataset import encode_labels, order_class_names
 from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.splits import divide
@@ -65,7 +66,7 @@ def open_texts(source: str | os.PathLike[str], *, settings: TextDataSettings | N
 
 def recognises(source: str) -> int:
     """Return how surely a source is labelled texts, by a cheap look; 0 if not."""
-    path = Path(source).expanduser()
+    path = expand(source)
     if source.startswith(HUB_PREFIX) or is_name_on_hub(source, path):
         return SURE * is_of_texts(source.removeprefix(HUB_PREFIX))
     if not source.strip() or format_of(TEXT_FORMATS, path, None) is None:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import expand
 from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.splits import divide
 from vitrail.data.text.languages import Languages
@@ -82,7 +83,7 @@ def recognises(source: str) -> int:
     """Return how surely a source is parallel text, by a cheap look; 0 if not."""
     if source.startswith(HUB_PREFIX):
         return SURE_BY_NAME * is_of_pairs(source.removeprefix(HUB_PREFIX))
-    path = Path(source).expanduser()
+    path = expand(source)
     if source.strip() and format_of(PAIR_FORMATS, path, None) is not None:
         return SURE
     if source.strip() and has_one_side(path):

@@ -414,9 +414,11 @@ def test_links_that_lead_back_are_entered_once(tmp_path: Path) -> None:
     assert len(raw.splits["train"]) == COUNTS["train"]
 
 
-def test_references_in_yaml_cannot_grow_without_bound(tmp_path: Path) -> None:
-    levels = "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(12))
+@pytest.mark.parametrize("form", ["[{}]", "{{<<: [{}]}}"], ids=["aliases", "merges"])
+def test_references_in_yaml_cannot_grow_without_bound(tmp_path: Path, form: str) -> None:
+    levels = "".join(f"a{i + 1}: &a{i + 1} {form.format(', '.join([f'*a{i}'] * 9))}\n" for i in range(12))
     file = tmp_path / "data.yaml"
-    file.write_text(f"a0: &a0 [x]\n{levels}train: images\nnames: [*a12, b]\n")
-    with pytest.raises(DataError, match="names the class 0"):
+    first = "[x]" if form == "[{}]" else "{x: 1}"
+    file.write_text(f"a0: &a0 {first}\n{levels}train: images\nnames: [a, b]\n")
+    with pytest.raises(DataError, match="its aliases stand for more than 200,000 values"):
         YOLO.read(file)

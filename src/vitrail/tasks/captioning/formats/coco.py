@@ -6,10 +6,10 @@ The format: https://cocodataset.org/#format-data, section 5: each annotation has
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from vitrail.core.files import parse_json, read_file
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, nested
 from vitrail.data.formats import Format, damaged
 from vitrail.data.splits import split_of
@@ -52,7 +52,7 @@ def read(path: Path) -> RawCaptions:
 def _read_file(file: Path, raw: RawCaptions) -> dict[str, list[Any]]:
     """Return the captions of a file by image name; may be empty."""
     try:
-        content = json.loads(decode_text(file.read_bytes()))
+        content = parse_json(decode_text(read_file(file)))
         images, annotations = content["images"], content["annotations"]
         names = {image["id"]: str(image["file_name"]) for image in images}
         captions: dict[str, list[Any]] = {name: [] for name in names.values()}

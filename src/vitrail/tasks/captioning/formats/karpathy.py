@@ -5,13 +5,13 @@ Source: Karpathy and Fei-Fei 2015, published splits (dataset_flickr8k.json, data
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import parse_json, read_file
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, looks_like_coco
 from vitrail.data.formats import Format, damaged
 from vitrail.data.splits import SPLITS, SplitName, split_named
@@ -38,7 +38,7 @@ def read(path: Path) -> RawCaptions:
 def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:
     found: dict[SplitName, dict[str, list[Any]]] = {}
     try:
-        for image in json.loads(decode_text(file.read_bytes()))["images"]:
+        for image in parse_json(decode_text(read_file(file)))["images"]:
             name = "/".join(filter(None, (image.get("filepath"), image["filename"])))
             split = split_named(image.get("split", "train"), f"{name} in {file}")
             texts = [_text(sentence) for sentence in image["sentences"]]

@@ -7,13 +7,13 @@ Kaggle's editions of Flickr8k and Flickr30k (captions.txt, results.csv) and the 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import expand, parse_json
 from vitrail.data.file_places import ImageFinder, existing, folders_in, relative_name
 from vitrail.data.findings import number_of
 from vitrail.data.formats import Format
@@ -120,7 +120,7 @@ def _image_of(cell: Any, finder: ImageFinder, root: Path, called: str) -> tuple[
     if not isinstance(value, str) or not value.strip():
         return None, None, f"{called} (no image)"
     text = value.strip().split("#")[0]  # Flickr8k's own form, image.jpg#0
-    path = Path(text).expanduser()
+    path = expand(text)
     if path.is_absolute():
         return path, path if path.is_file() else None, text
     file = finder.find(text)
@@ -194,7 +194,7 @@ def _texts(cell: Any) -> list[Any]:
     """Return the captions of a table cell: a text, a list, a JSON list, or objects with a field ``raw``."""
     if isinstance(cell, str) and cell.lstrip().startswith("["):
         try:
-            listed = json.loads(cell)
+            listed = parse_json(cell)
         except ValueError:
             return [cell]
         return _texts(listed) if isinstance(listed, list) else [cell]

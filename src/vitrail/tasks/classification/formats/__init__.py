@@ -5,11 +5,11 @@ Each file of this folder defines ``FORMAT`` or ``FORMATS``, which registers it.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import parse_json, read_file
 from vitrail.data.findings import number_of
 from vitrail.data.formats import RawDataset, damaged, format_of, formats_in
 
@@ -38,8 +38,8 @@ def read_path(path: Path, columns: tuple[str, str] = ("", "")) -> RawDataset:
         return raw if raw.format else replace(raw, format=found.name)
     if path.suffix.lower() == ".json":
         try:
-            tree = json.loads(path.read_bytes().decode("utf-8-sig"))
-        except (OSError, ValueError, RecursionError) as error:
+            tree = parse_json(read_file(path).decode("utf-8-sig"))
+        except (OSError, ValueError) as error:
             raise damaged(path, error, expected="a complete JSON file, text encoded as UTF-8") from None
         if isinstance(tree, list):
             raise DataError(

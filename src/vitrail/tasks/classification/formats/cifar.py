@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import read_file
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.formats import Format, RawDataset, damaged
 from vitrail.data.splits import SplitName
@@ -76,7 +78,7 @@ def _class_names(folder: Path, *, has_ten: bool, suffix: str) -> tuple[str, ...]
     if suffix:
         listed = folder / ("batches.meta.txt" if has_ten else "fine_label_names.txt")
         try:
-            lines = listed.read_text(encoding="ascii").splitlines()
+            lines = read_file(listed).decode("ascii").splitlines()
         except (OSError, ValueError) as error:
             raise damaged(listed, error) from None
         return tuple(filter(None, map(str.strip, lines)))
@@ -103,7 +105,7 @@ def _read_pickle(path: Path, *, has_ten: bool) -> tuple[np.ndarray, np.ndarray]:
 
 def _read_binary(path: Path, *, has_ten: bool) -> tuple[np.ndarray, np.ndarray]:
     num_labels = 1 if has_ten else 2  # the coarse one stands before the fine one
-    content = np.fromfile(path, dtype=np.uint8)
+    content = np.frombuffer(read_file(path), dtype=np.uint8)
     if not len(content) or len(content) % (num_labels + PIXEL_BYTES):
         raise damaged(path, f"it has {len(content):,} bytes")
     rows = content.reshape(-1, num_labels + PIXEL_BYTES)
@@ -126,7 +128,7 @@ FORMAT = Format(
 )
 
 
-MAX_BYTES = 1 << 32  # 4 GiB; the largest file of CIFAR has 155 MB
+MAX_BYTES = 1 << 28  # the largest file of CIFAR has 155 MB
 NUMBER_TYPE = re.compile(r"^[<>|=]?[biuf][1248]$")
 
 
@@ -137,9 +139,15 @@ def read_plain_pickle(path: Path) -> Any:
         DataError: the file cannot be read, is damaged, or holds anything else.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"it has {path.stat().st_size:,} bytes")
-        return _plain(_PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="latin-1").load())
+        content = read_file(path, MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+        for operation, argument, _ in pickletools.genops(content):
+            if "PUT" in operation.name and int(argument) > len(content):  # memory is taken for all before it
+                raise ValueError(f"it numbers a value {argument:,}")
+        return _Conversion(len(content)).plain(
+            _PlainUnpickler(io.BytesIO(content), encoding="latin-1").load()
+        )
     except Exception as error:  # a damaged pickle can raise nearly anything
         expected = "a complete pickle of numbers, texts and arrays alone, such as CIFAR's Python version"
         raise damaged(path, error, expected=expected) from None
@@ -163,25 +171,25 @@ class _Array:
     """Stands for an array built by ``_reconstruct`` and its state."""
 
     def __init__(self, *_: Any) -> None:
-        self.values = np.empty(0)
+        self.parts: tuple[Any, ...] = ()
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, is_fortran, raw = state
-        self.values = _to_array(raw, dtype, shape, "F" if is_fortran else "C")
+        self.parts = (raw, dtype, shape, "F" if is_fortran else "C")
 
 
 class _BufferArray(_Array):
     """Stands for an array built by ``_frombuffer``, from protocol 5 on."""
 
     def __init__(self, raw: Any, dtype: Any, shape: Any, order: Any) -> None:
-        self.values = _to_array(raw, dtype, shape, order)
+        self.parts = (raw, dtype, shape, order)
 
 
-class _Bytes(bytes):
-    """Stands for ``_codecs.encode``, which protocols 0 to 2 use for bytes."""
+class _Bytes:
+    """Stands for ``_codecs.encode``, which protocols 0 to 2 use for bytes; copies nothing."""
 
-    def __new__(cls, text: str, *_: Any) -> _Bytes:
-        return super().__new__(cls, text, "latin-1")
+    def __init__(self, text: str, *_: Any) -> None:
+        self.text = text
 
     def __setstate__(self, state: Any) -> None:
         raise ValueError("it sets up bytes")
@@ -207,22 +215,43 @@ class _PlainUnpickler(pickle.Unpickler):
         return ALLOWED[module, name]
 
 
-def _to_array(raw: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
-    if not isinstance(dtype, _Dtype):
-        raise ValueError("it holds an array of no type of numbers")
-    content = raw.encode("latin-1") if isinstance(raw, str) else bytes(raw)
-    return np.frombuffer(content, dtype=dtype.type).reshape(shape, order=order)
+class _Conversion:
+    """Turns stand-ins into plain values, each once, however often a pickle refers to it.
 
+    Args:
+        num_bytes: of the pickle; what its arrays and texts copy may be three times as large.
+    """
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, _Array):
-        return value.values
-    if isinstance(value, dict):
-        return {_plain(key): _plain(entry) for key, entry in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_plain(entry) for entry in value)
-    if isinstance(value, _Bytes):
-        return bytes(value)
-    if value is not None and not isinstance(value, bool | int | float | str | bytes | bytearray):
-        raise ValueError("it holds more than plain values and arrays")
-    return value
+    def __init__(self, num_bytes: int) -> None:
+        self._bytes_left = 3 * num_bytes
+        self._done: dict[int, Any] = {}
+
+    def plain(self, value: Any) -> Any:
+        if id(value) not in self._done:
+            self._done[id(value)] = self._convert(value)
+        return self._done[id(value)]
+
+    def _convert(self, value: Any) -> Any:
+        if isinstance(value, _Array):
+            return self._to_array(*value.parts) if value.parts else np.empty(0)
+        if isinstance(value, dict):
+            return {self.plain(key): self.plain(entry) for key, entry in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self.plain(entry) for entry in value)
+        if isinstance(value, _Bytes):
+            return self._to_bytes(value.text)
+        if value is not None and not isinstance(value, bool | int | float | str | bytes | bytearray):
+            raise ValueError("it holds more than plain values and arrays")
+        return value
+
+    def _to_bytes(self, raw: Any) -> bytes:
+        content = raw if isinstance(raw, str | bytes | bytearray) else self.plain(raw)
+        self._bytes_left -= len(content)
+        if self._bytes_left < 0:
+            raise ValueError("its values are many times as large as the file")
+        return content.encode("latin-1") if isinstance(content, str) else bytes(content)
+
+    def _to_array(self, raw: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
+        if not isinstance(dtype, _Dtype):
+            raise ValueError("it holds an array of no type of numbers")
+        return np.frombuffer(self._to_bytes(raw), dtype=dtype.type).reshape(shape, order=order)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
-from vitrail.data.file_places import folders_in, is_image_name, is_shown, split_folders, walk
+from vitrail.data.file_places import folders_in, is_folder, is_image_name, is_shown, split_folders, walk
 from vitrail.data.findings import Finding, about, number_of, some_of
 from vitrail.data.formats import Format, RawDataset
 from vitrail.data.splits import SPLIT_NAMES, SplitName
@@ -89,7 +89,7 @@ def _scan(folder: Path, root: Path) -> _Scan:
     scan = _Scan()
     for entry in filter(lambda entry: is_shown(entry.name), sorted(folder.iterdir())):
         name = entry.relative_to(root).as_posix()
-        if entry.is_dir():
+        if is_folder(entry):
             files = sorted(walk(entry))
             images = [file for file in files if is_image_name(file.name)]
             scan.ignored.update(file.suffix.lower() for file in files if not is_image_name(file.name))

@@ -6,7 +6,6 @@ number, then the values (Y. LeCun, C. Cortes, C. Burges, "The MNIST database", s
 
 from __future__ import annotations
 
-import gzip
 import re
 import struct
 import zlib
@@ -15,12 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import open_packed, unpacked_limit
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.formats import Format, RawDataset, damaged
 from vitrail.data.splits import SplitName
+from vitrail.data.text.lines import read_list
 
 UNSIGNED_BYTE = 8  # the format's type code; the only one that images and labels use
-MAX_BYTES = 1 << 34  # refuse a header that asks for more than 16 GiB
 STEMS: dict[str, SplitName] = {"train": "train", "t10k": "test", "test": "test"}
 FASHION_NAMES = (  # Xiao et al. 2017, table 2
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -70,13 +70,13 @@ def read_idx(path: Path) -> np.ndarray:
         DataError: the file is damaged, or not IDX.
     """
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with open_packed(path) as file:
             start = file.read(4)
             if len(start) < 4 or start[:2] != b"\0\0" or start[2] != UNSIGNED_BYTE or not 1 <= start[3] <= 4:
                 raise ValueError(f"it starts with the bytes {start.hex(' ')}")
             shape = struct.unpack(f">{start[3]}I", file.read(4 * start[3]))
             size = int(np.prod(shape, dtype=object))
-            if size > MAX_BYTES:
+            if size > unpacked_limit(path):
                 raise ValueError(f"its header announces {size:,} bytes")
             content = file.read(size + 1)
             if len(content) != size:
@@ -96,7 +96,7 @@ def _find(folder: Path, stem: str, what: str, dimensions: int) -> Path | None:
 def _class_names(path: Path, num_classes: int) -> tuple[str, ...]:
     listed = path / "classes.txt"
     if listed.is_file():
-        names = tuple(filter(None, map(str.strip, listed.read_text(encoding="utf-8").splitlines())))
+        names = tuple(filter(None, map(str.strip, read_list(listed, entry="the name of a class"))))
         if len(names) >= num_classes and len(set(names)) == len(names):
             return names
         raise DataError(

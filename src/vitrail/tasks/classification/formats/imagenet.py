@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import read_file
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.file_places import folders_in, is_image_name
 from vitrail.data.findings import Finding
@@ -181,7 +182,7 @@ def _wnids_of(devkit: Path) -> dict[int, str]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return read_file(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise damaged(path, error, expected="text in UTF-8") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,16 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from vitrail.core.files import read_file
 from vitrail.data.dataset import ImageSplit
+from vitrail.data.file_places import PEEK
 from vitrail.data.formats import Format, RawDataset, damaged
 from vitrail.data.splits import SplitName
+from vitrail.data.text.lines import read_list
 
 FLOWER_SETS: dict[SplitName, str] = {"train": "trnid", "validation": "valid", "test": "tstid"}
 NUM_FLOWERS = 102
 PET_LISTS: dict[SplitName, str] = {"train": "annotations/trainval.txt", "test": "annotations/test.txt"}
-PET_LINE = re.compile(r"(?P<image>(?P<class>\S*)_\S*)\s+(?P<label>\d+)\s+\d+\s+\d+")
+PET_LINE = re.compile(r"(?P<image>(?P<class>\S*)_\S*)\s+(?P<label>\d{1,6})\s+\d+\s+\d+")
 VTAB_LISTS: dict[SplitName, str] = {"train": "train800.txt", "validation": "val200.txt", "test": "test.txt"}
-VTAB_LINE = re.compile(r"(?P<image>.+) (?P<label>\d+)")
+VTAB_LINE = re.compile(r"(?P<image>.+) (?P<label>\d{1,6})")
 
 
 def read_flowers(path: Path) -> RawDataset:
@@ -53,7 +57,7 @@ def read_matlab(path: Path) -> dict[str, Any]:
     from scipy.io import loadmat  # a second to import
 
     try:
-        return loadmat(path, squeeze_me=True)
+        return loadmat(io.BytesIO(read_file(path)), squeeze_me=True)
     except Exception as error:  # whatever the reader meets in a damaged file
         raise damaged(path, error) from None
 
@@ -64,8 +68,8 @@ def recognises_pets(path: Path) -> bool:
     if not (path / "images").is_dir() or not all(listed.is_file() for listed in lists):
         return False
     try:
-        with lists[0].open(encoding="utf-8") as file:
-            return PET_LINE.fullmatch(file.readline().strip()) is not None
+        first = read_file(lists[0], PEEK).decode().partition("\n")[0]
+        return PET_LINE.fullmatch(first.strip()) is not None
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -114,7 +118,7 @@ def _read_lists(
     class_names: dict[int, str] = {}
     for split, name in lists.items():
         listed, names, labels = path / name, [], []
-        for number, line in enumerate(map(str.strip, listed.read_text("utf-8").splitlines()), start=1):
+        for number, line in enumerate(map(str.strip, read_list(listed, entry=expected)), start=1):
             if not line or line.startswith("#"):
                 continue
             found = form.fullmatch(line)

@@ -6,7 +6,6 @@ and height in pixels; outlines (``segmentation``) are read where there is no box
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import open_file, parse_json, read_file
 from vitrail.data.file_places import (
     PEEK,
     ImageFinder,
@@ -57,8 +57,8 @@ def load_coco(path: Path) -> dict[str, list[Any]]:
         return DataError(f"{path} {given}", expected=EXPECTED, remedy=remedy)
 
     try:
-        content = json.loads(decode_text(path.read_bytes()))
-    except (OSError, ValueError, RecursionError) as error:
+        content = parse_json(decode_text(read_file(path)))
+    except (OSError, ValueError) as error:
         raise faulty(f"cannot be read: {reason_of(error)}", "Write or download the file again") from None
     if not isinstance(content, Mapping):
         listed = "a list, as files of predictions are" if isinstance(content, list) else repr(content)[:60]
@@ -251,7 +251,9 @@ def read(path: Path) -> RawBoxes:
         if "annotations" not in content and len(files) > 1:  # such as image_info_test2017.json
             reading.note("other-annotations", relative_name(file, reading.root))
             continue
-        finder = ImageFinder(_image_folders(reading.root, file, split))
+        # a file that was named itself may lie beside the images, as that of detections does
+        bounds = [folder.parent] if path.is_file() else []
+        finder = ImageFinder(_image_folders(reading.root, file, split), bounds)
         reading.finders.append(finder)
         _add_category_names(file, content["categories"], names)
         groups |= _group_names(content["categories"])
@@ -317,7 +319,7 @@ def _candidates(root: Path) -> list[Path]:
 
 def _lacks_images(file: Path) -> bool:
     """Tell whether a file of annotations is empty, or a list of boxes alone, which reading explains."""
-    with suppress(OSError), file.open("rb") as opened:
+    with suppress(OSError), open_file(file) as opened:
         start = plain_bytes(opened.read(PEEK)).strip()
         is_list = start.startswith(b"[") and b'"category_id"' in start and b'"bbox"' in start
         return is_list or (not start and "annotation" in file.name.lower())
@@ -350,7 +352,7 @@ def _no_images(file: Path, entries: list[Any], reading: Reading) -> DataError:
     return DataError(
         f"{file} {given}",
         expected=f"images beside the file, or in a folder of {reading.root} named as the split or images; "
-        "files outside of it are never read",
+        "elsewhere, files below the folder VITRAIL_DATA alone are read",
         remedy="Put the images there, or correct each file_name",
     )
 

@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 from xml.parsers import expat
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import open_file, read_file
 from vitrail.data.file_places import (
     IMAGE_SUFFIXES,
     PEEK,
@@ -61,7 +62,7 @@ def parse_voc(content: bytes) -> ElementTree.Element:
             says why.
     """
     if len(content) > MAX_BYTES:
-        raise ValueError(f"it has {len(content):,} bytes, more than {MAX_BYTES:,}")
+        raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
 
     def refuse_entity(name: str, *_: Any) -> None:
         raise ValueError(f"it declares the entity {name!r}, which is not allowed")
@@ -137,7 +138,7 @@ def _read_part(part: _Part, reading: Reading, path: Path) -> int:
         file = files.get(stem, part.annotations / f"{stem}.xml")
         called = relative_name(file, reading.root)
         try:
-            content = parse_voc(file.read_bytes())
+            content = parse_voc(read_file(file, MAX_BYTES + 1))
         except FileNotFoundError:
             if finder.find_stem(stem) is None:
                 reading.without_image.append(f"{part.split} list: {stem}")
@@ -202,7 +203,7 @@ def _annotation_folders(path: Path) -> list[Path]:
         if not is_usual and any(map(is_image_name, listed)):  # a class, or a data set of its own
             continue
         for name in [name for name in listed if name.lower().endswith(".xml")][:5]:
-            with suppress(OSError), (folder / name).open("rb") as file:
+            with suppress(OSError), open_file(folder / name) as file:
                 if re.search(rb"<annotation[\s>]", plain_bytes(file.read(PEEK))):
                     found.append(folder)
                     break

@@ -6,6 +6,7 @@ normalised by the size of the upright image; lines with more numbers are outline
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import reprlib
@@ -13,11 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
 import torch
 
 from vitrail.core.boxes import xyxy_to_cxcywh
 from vitrail.core.errors import DataError, import_optional
+from vitrail.core.files import open_file, read_file
 from vitrail.data.file_places import (
     PEEK,
     existing,
@@ -49,6 +52,7 @@ from vitrail.tasks.detection.assembly import (
 from vitrail.tasks.detection.dataset import RawBoxes
 
 MAX_BYTES = 1 << 20  # of a YAML file; names of ten thousand classes take a fifth of it
+MAX_VALUES, MAX_DEPTH = 200_000, 50  # in it, with aliases written out, and levels of brackets
 CONFIG_KEYS = re.compile(rb"^(names|nc)\s*:", re.M)
 FOLDER_KEYS = re.compile(rb"^(train|val|valid|validation|test|path)\s*:", re.M)
 LABEL_LINE = re.compile(rb"^\s*\d+(\.0*)?([\s,;]+[-+.\deE]+){4,}[\s,;]*$")
@@ -123,7 +127,7 @@ def parse_labels(
 def looks_like_config(path: Path) -> bool:
     """Tell from its text whether a YAML file names classes and folders."""
     with suppress(OSError):
-        content = plain_bytes(path.read_bytes()) if path.stat().st_size <= MAX_BYTES else b""
+        content = plain_bytes(read_file(path)) if path.stat().st_size <= MAX_BYTES else b""
         return CONFIG_KEYS.search(content) is not None and FOLDER_KEYS.search(content) is not None
     return False
 
@@ -138,7 +142,17 @@ def load_config(path: Path) -> YoloConfig:
     if path.stat().st_size > MAX_BYTES:
         raise faulty(f"has more than {MAX_BYTES:,} bytes", "names of classes and folders")
     try:
-        content = yaml.safe_load(path.read_bytes())
+        text = read_file(path)
+        loader = getattr(
+            yaml, "CSafeLoader", yaml.SafeLoader
+        )  # twenty times as fast; deep nesting would end it
+        depth = 0
+        for number, event in enumerate(yaml.parse(text, loader)):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH or number > MAX_VALUES:
+                raise ValueError(f"it has more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels")
+        _check_size(yaml.compose(text, loader), {})
+        content = yaml.load(text, loader)
     except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise faulty(f"cannot be read: {reason}", "a YAML file with names, train and val") from None
@@ -173,6 +187,25 @@ def load_config(path: Path) -> YoloConfig:
         whole_number(content.get("nc")),
         4 + sides[0] * sides[1] if len(sides) == 2 and all(sides) else None,
     )
+
+
+def _check_size(node: Any, known: dict[int, int]) -> int:
+    """Return how many values a YAML node has with its aliases written out, as merging them (``<<``) does.
+
+    Raises:
+        ValueError: there are too many.
+    """
+    if id(node) not in known:
+        known[id(node)] = 1  # for an alias of what it stands in
+        inner = getattr(node, "value", None)
+        parts = itertools.chain.from_iterable(
+            each if isinstance(each, tuple) else (each,) for each in inner or ()
+        )
+        total = 1 if isinstance(inner, str) else 1 + sum(_check_size(part, known) for part in parts)
+        if total > MAX_VALUES:
+            raise ValueError(f"its aliases stand for more than {MAX_VALUES:,} values")
+        known[id(node)] = total
+    return known[id(node)]
 
 
 NAME_ENTRY = "the name of a class, in the order of the ids,"
@@ -313,7 +346,7 @@ def _holds_labels(folder: Path, *, beside_images: bool = False) -> bool:
 
 def _looks_like_labels(path: Path) -> bool:
     """Tell from its first line whether a file holds boxes."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), open_file(path) as file:
         line = next((line for line in plain_bytes(file.read(PEEK)).splitlines() if line.strip()), b"")
         return LABEL_LINE.match(line) is not None
     return False
@@ -446,7 +479,7 @@ def _read_labels(image: Path, file: Path | None, done: _YoloReading) -> Annotate
     called = relative_name(file, done.root)
     done.used.add(file)
     try:
-        text = decode_text(file.read_bytes())
+        text = decode_text(read_file(file))
     except (OSError, UnicodeDecodeError) as error:
         done.note("unreadable-annotations", f"{called}: {reason_of(error)}")
         return None
