@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from vitrail.core.errors import DataError
 from vitrail.core.files import open_file
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 
@@ -100,12 +101,17 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """Yield the visible files of a folder by name, then those of its subfolders."""
+    """Yield the visible files of a folder by name, then those of its subfolders.
+
+    Raises:
+        DataError: a folder cannot be listed; without it, data would lack a class.
+    """
     seen: set[tuple[int, int]] = set()  # links are followed, each folder is entered once
-    for place, folders, files in os.walk(folder, followlinks=True):
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=_refuse_unlisted):
         try:
             status = os.stat(place)
-        except OSError:  # removed meanwhile, or not allowed
+        except OSError as error:
+            _refuse_unlisted(error)
             folders.clear()
             continue
         if (status.st_dev, status.st_ino) in seen:
@@ -116,6 +122,15 @@ def walk(folder: Path) -> Iterator[Path]:
             name for name in folders if is_shown(name) and is_folder(os.path.join(place, name))
         )
         yield from (Path(place, name) for name in sorted(files) if is_shown(name))
+
+
+def _refuse_unlisted(error: OSError) -> None:
+    if not isinstance(error, NotADirectoryError | FileNotFoundError):
+        raise DataError(
+            f"the folder {error.filename} cannot be listed: {error.strerror}",
+            expected="folders that may be read",
+            remedy="Change its permissions, or move it out of the data",
+        ) from None
 
 
 def relative_name(path: Path, root: Path) -> str:
