@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,6 +159,41 @@ def test_a_cut_off_checkpoint_and_one_of_a_later_version_are_refused(saved: Path
     write_sealed(state, read_sealed(state) | {"version": 99})
     with pytest.raises(CheckpointError, match="version 99"):
         load_training(saved, fresh_step())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace('"step": 2', '"step": 1'), "does not match its digest"),
+        (lambda text: text.replace('"num_since": 0', '"num_since": 1'), "does not match its digest"),
+        (lambda text: text[:-9], "cannot be read"),
+        (lambda text: unsealed(text, step="two"), "step must be a whole number"),
+        (lambda text: unsealed(text, selection=None), "selection must be"),
+        (lambda text: unsealed(text, sums={}), "sums must be"),
+        (lambda text: unsealed(text, more=1), "more is not a setting"),
+        (lambda text: unsealed(text, format=None), "says it is None"),
+    ],
+)
+def test_a_changed_state_is_refused(saved: Path, change: Callable[[str], str], message: str) -> None:
+    path = saved / "state.json"
+    path.write_text(change(path.read_text()))
+    with pytest.raises(CheckpointError, match=message):
+        load_training(saved, fresh_step())
+
+
+def unsealed(text: str, **changes: Any) -> str:
+    """Return changed JSON without its digest, as of an older version."""
+    return json.dumps(
+        {name: value for name, value in (json.loads(text) | changes).items() if name != "digest"}
+    )
+
+
+def test_a_checkpoint_without_digest_and_mark_of_the_metrics_is_read(saved: Path) -> None:
+    path = saved / "state.json"
+    tree = json.loads(unsealed(path.read_text()))
+    del tree["metrics"]
+    path.write_text(json.dumps(tree))
+    assert load_training(saved, fresh_step()).metrics is None
 
 
 def test_another_number_of_threads_is_warned_about(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -406,6 +442,24 @@ def test_best_weights_of_another_step_are_refused(tmp_path: Path, whole_run: tup
     write_sealed(path, read_sealed(path) | {"step": 1})
     with pytest.raises(CheckpointError, match=r"step 1\..*the best validation"):
         fit_peaked(run)
+
+
+def test_damaged_best_weights_are_told_before_the_training_goes_on(tmp_path: Path) -> None:
+    run = new_run(tmp_path, train__keep="best", train__steps=60)
+    with pytest.raises(TrainingInterrupted):
+        fit_peaked(run, best_of(fit_whole(tmp_path))["step"] + 4)
+    path = run.checkpoints / "best" / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    events: list[Event] = []
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors .* is damaged"):
+        fit_peaked(open_run(run.path), on_event=events.append)
+    assert events == []
+
+
+def fit_whole(tmp_path: Path) -> Run:
+    run = new_run(tmp_path, train__keep="best", train__steps=60)
+    fit_peaked(run)
+    return run
 
 
 @pytest.mark.parametrize("goal", ["max", "min"])

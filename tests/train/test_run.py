@@ -86,3 +86,99 @@ def test_a_replan_drops_what_was_recorded_for_later_steps(tmp_path: Path) -> Non
     run = Run.create(tmp_path, toy_experiment(train__replans=[{"at_step": 3, "steps": 9}]))
     run.replan(Replan(at_step=2, steps=2))
     assert open_run(run.path).experiment.train.replans == (Replan(at_step=2, steps=2),)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_whole"),
+    [
+        (b'{"step": 3}', True),
+        (b"", False),
+        (b"{", False),
+        (b"\xff", False),
+        (b"[3]", False),
+        (b"{}", False),
+        (b'{"step": "3"}', False),
+        (b'{"step": true}', False),
+        (b'{"step": 1e3}', False),
+        (b'{"step": 99999999999999999999}', False),
+        (b"[" * 100_000, False),
+    ],
+)
+def test_a_damaged_line_of_the_metrics_is_named(tmp_path: Path, line: bytes, is_whole: bool) -> None:
+    run = Run.create(tmp_path, toy_experiment())
+    run.log(kind="train", step=1)
+    with (run.path / "metrics.jsonl").open("ab") as file:
+        file.write(line + b"\n")
+    if is_whole:
+        assert run.metrics()[-1] == {"step": 3}
+        return
+    with pytest.raises(CheckpointError, match=r"line 2 of \S+metrics\.jsonl is damaged"):
+        run.rewind(5)
+
+
+def test_metrics_that_were_changed_after_a_checkpoint_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run.create(tmp_path, toy_experiment())
+    run.log(kind="train", step=1, loss=0.5)
+    mark = run.flush_metrics()
+    run.log(kind="train", step=2, loss=0.25)
+    run.rewind(2, mark)
+    assert [entry["step"] for entry in run.metrics()] == [1, 2]
+    path = run.path / "metrics.jsonl"
+    whole = path.read_text()
+    path.write_text(whole.replace("0.5", "0.4"))
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl was damaged or changed after it was written"):
+        run.rewind(2, mark)
+    path.write_text(whole[:5])
+    run.rewind(2, mark)
+    assert "lacks lines, as after a power failure" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("config.json", '"seed": 11', '"seed": 12', "does not match its digest"),
+        ("choices.json", "the data is small", "the data is large", "does not match its digest"),
+        ("environment.json", '"cores": ', '"cores": 1', "does not match its digest"),
+        ("verdict.json", '"OK"', '"Ok"', "does not match its digest"),
+        ("verdict.json", None, "[]", "holds a list, not an object|lines"),
+        ("verdict.json", None, '{"lines": 3}', r"verdict_lines must be a tuple, not 3"),
+        ("choices.json", None, '{"choices": [1]}', r"choices\.json or verdict\.json of \S+ is damaged"),
+        ("choices.json", None, "\x00", r"choices\.json cannot be read"),
+    ],
+)
+def test_a_changed_file_of_a_run_is_refused(
+    tmp_path: Path, name: str, old: str | None, new: str, message: str
+) -> None:
+    choices = [Choice("model", "vit_nano", "the data is small")]
+    run = Run.create(tmp_path, toy_experiment(), choices, verdict={"lines": ["OK"]})
+    path = run.path / name
+    path.write_text(new if old is None else path.read_text().replace(old, new))
+    with pytest.raises(CheckpointError, match=message):
+        open_run(run.path).record()
+
+
+def test_a_change_on_purpose_is_accepted_without_the_digest(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, toy_experiment())
+    path = run.path / "config.json"
+    lines = path.read_text().replace('"seed": 11', '"seed": 12').splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"digest"' not in line))
+    assert open_run(run.path).experiment.train.seed == 12
+
+
+def test_a_run_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(run: Run, choices: object) -> None:
+        raise CheckpointError("the disk is full", expected="space", remedy="Free some")
+
+    monkeypatch.setattr(Run, "write_choices", fail)
+    with pytest.raises(CheckpointError):
+        Run.create(tmp_path, toy_experiment())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_choices_of_an_older_run_are_read(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, toy_experiment())
+    choice = Choice("model", "vit_nano", "small data")
+    (run.path / "choices.json").write_text(json.dumps([choice._asdict()]))
+    assert run.record().choices == (choice,)

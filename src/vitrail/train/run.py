@@ -174,12 +174,15 @@ class Run:
         Raises:
             CheckpointError: lines before the checkpoint were damaged or changed.
         """
-        self.verify_metrics(mark)
+        self.verify_metrics(mark, may_lack_lines=True)
         kept = [entry for entry in self.metrics() if entry["step"] <= step]
         atomic_write(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in kept))
 
-    def verify_metrics(self, mark: MetricsMark | None) -> None:
-        """Check that ``metrics.jsonl`` begins as it was at a checkpoint, and warn if lines are missing.
+    def verify_metrics(self, mark: MetricsMark | None, *, may_lack_lines: bool = False) -> None:
+        """Check that ``metrics.jsonl`` begins as it was at a checkpoint.
+
+        Args:
+            may_lack_lines: warn of missing ones, as after a power failure.
 
         Raises:
             CheckpointError: it was damaged or changed.
@@ -188,7 +191,7 @@ class Run:
         content = _read_bytes(path)
         if mark is None or _mark(content[: mark.bytes]) == mark:
             return
-        if len(content) >= mark.bytes:
+        if not may_lack_lines or len(content) >= mark.bytes:
             raise CheckpointError(
                 f"{path} was damaged or changed after it was written",
                 expected="the lines that the newest checkpoint was saved with",
