@@ -205,14 +205,10 @@ class Run:
         Raises:
             CheckpointError: a file of it is damaged.
         """
-        listed, verdict, environment = (
-            read_sealed(path, list_field="choices") if (path := self.path / name).exists() else {}
-            for name in ("choices.json", "verdict.json", "environment.json")
-        )
         tree = {
-            "choices": listed.get("choices", ()),
-            "verdict_lines": verdict.get("lines", ()),
-            "environment": environment,
+            "choices": self._stored("choices.json", list_field="choices").get("choices", ()),
+            "verdict_lines": self._stored("verdict.json").get("lines", ()),
+            "environment": self._stored("environment.json"),
         }
         try:
             return Record.from_tree(tree)
@@ -239,6 +235,10 @@ class Run:
 
     def _write_experiment(self) -> None:
         write_sealed(self.path / "config.json", self.experiment.model_dump(mode="json"))
+
+    def _stored(self, name: str, list_field: str | None = None) -> dict[str, Any]:
+        path = self.path / name
+        return read_sealed(path, list_field=list_field) if path.exists() else {}
 
 
 def find_run(root: Path, name: str) -> Path | None:
