@@ -233,7 +233,7 @@ def main() -> None:
                     break
             listed = dict(Counter(codes.values()))
             done = f"{asked.case}: faults at calls {min(codes)} to {max(codes)}, exit codes {listed}"
-    print(f"{done} ({time.monotonic() - began:.0f} s)")  # noqa: T201  a program
+    print(f"{done} ({time.monotonic() - began:.0f} s)")
 
 
 if __name__ == "__main__":

@@ -145,7 +145,7 @@ def attack(folder: Path, seeds: Iterable[int], seconds: float = math.inf) -> lis
         harms.append(harm_of(kept / "run", run, file, mutate, expected, seed))
         if time.monotonic() - began > seconds:
             break
-    print(f"{len(harms)} damaged files in {time.monotonic() - began:.0f} s")  # noqa: T201
+    print(f"{len(harms)} damaged files in {time.monotonic() - began:.0f} s")
     return [harm for harm in harms if harm]
 
 
@@ -157,7 +157,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, plain_pages():
         harms = attack(Path(name), range(asked.seed, asked.seed + asked.count), asked.seconds)
-    print("\n".join(harms) or "each refused, or nothing changed")  # noqa: T201
+    print("\n".join(harms) or "each refused, or nothing changed")
     sys.exit(bool(harms))
 
 
