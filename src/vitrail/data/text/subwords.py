@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
-from vitrail.core.errors import CheckpointError, ConfigError, DataError, import_optional
+from vitrail.core.errors import CheckpointError, ConfigError, DataError, import_optional, reading
 from vitrail.data.text.subword_sampling import SubwordKind, SubwordSampler, to_utf8
 
 PAD_ID, BEGIN_ID, END_ID, UNKNOWN_ID = range(4)
@@ -16,6 +16,10 @@ JOINT_FILE, SOURCE_FILE, TARGET_FILE = "subwords.model", "source-subwords.model"
 ALPHABET_SHARE = 0.5  # of a vocabulary that single characters may take, so that there is room for merges
 TRAINING_THREADS = 4  # a constant, for the number is part of what the library writes
 MODEL = "a sentencepiece model with subwords for padding, begin, end and unknown"
+OF_VOCABULARY = {
+    "expected": "a vocabulary as it was saved with its model",
+    "remedy": "Restore the folder of the model, or train it again",
+}
 LONGEST_TEXT_BYTES = 2**30  # the library skips longer ones, by default all above 4,192 bytes
 
 
@@ -229,7 +233,8 @@ class PairVocabulary(NamedTuple):
         from vitrail.data.text import marian_subwords
 
         if marian_subwords.SPECIALS in files:
-            return cls(*marian_subwords.from_files(files))
+            with reading(marian_subwords.SPECIALS, **OF_VOCABULARY):
+                return cls(*marian_subwords.from_files(files))
         if JOINT_FILE in files:
             joint = SentencePieceSubwords(files[JOINT_FILE])
             return cls(joint, joint)
@@ -260,7 +265,8 @@ def vocabulary_from_files(files: Mapping[str, bytes]) -> Subwords:
     kinds = {kind.file: kind for kind in (WordVocabulary, SentencePieceSubwords, CLIPSubwords, WordPieces)}
     for name, kind in kinds.items():
         if name in files:
-            return kind.from_bytes(files[name])
+            with reading(name, **OF_VOCABULARY):
+                return kind.from_bytes(files[name])
     raise CheckpointError(
         "the model has no vocabulary beside its weights",
         expected=f"one of the files {', '.join(kinds)}",

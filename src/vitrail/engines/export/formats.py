@@ -177,6 +177,7 @@ class OpenVinoFormat:
 
     def open(self, folder: Path, precision: Precision, *, trust: bool = False) -> Runner:
         import openvino
+        from openvino.frontend import FrontEndManager
 
         options = {
             "INFERENCE_PRECISION_HINT": OPENVINO_HINTS[precision],
@@ -184,7 +185,10 @@ class OpenVinoFormat:
             "PERFORMANCE_HINT": "LATENCY",
         }
         try:
-            compiled = openvino.Core().compile_model(str(folder / MODEL_FILES["openvino"][0]), "CPU", options)
+            # By its path alone, a file in any format of any framework would be read.
+            reader = FrontEndManager().load_by_framework("ir")
+            model = reader.convert(reader.load(str(folder / MODEL_FILES["openvino"][0])))
+            compiled = openvino.Core().compile_model(model, "CPU", options)
         except RuntimeError as error:
             raise unsupported("OpenVINO", error) from error
 
