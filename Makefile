@@ -71,12 +71,14 @@ test-all: PYTEST_ARGS += --all-variants
 test-all: test  ## Run the test suite with every model variant traced (10 minutes)
 
 .PHONY: faults-short
-faults-short: $(VENV)/.installed-test  ## Attack the software for a minute: mutated requests
+faults-short: $(VENV)/.installed-test  ## Attack the software for a minute: mutated requests and models
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_http.py --seconds 15
+	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_models.py --seconds 20
 
 .PHONY: faults
 faults: $(VENV)/.installed-test  ## Attack the software for hours
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_http.py --seconds 1000
+	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_models.py --seconds 10000
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/stopping.py --tries 20
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/soak.py --requests 100000
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/large_uploads.py
