@@ -71,9 +71,11 @@ test-all: PYTEST_ARGS += --all-variants
 test-all: test  ## Run the test suite with every model variant traced (10 minutes)
 
 .PHONY: faults-short
-faults-short: $(VENV)/.installed-test  ## Attack the software for a minute: mutated requests and models
+faults-short: $(VENV)/.installed-test  ## Attack the software for a minute: mutated requests, models and runs, kills
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_http.py --seconds 15
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_models.py --seconds 20
+	$(VENV)/bin/python tests/faults/files.py kills --seconds 10
+	$(VENV)/bin/python tests/faults/runs.py --seconds 10
 
 .PHONY: faults
 faults: $(VENV)/.installed-test  ## Attack the software for hours
@@ -82,6 +84,10 @@ faults: $(VENV)/.installed-test  ## Attack the software for hours
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/stopping.py --tries 20
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/soak.py --requests 100000
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/large_uploads.py
+	$(VENV)/bin/python tests/faults/files.py kills --count 1000
+	for command in train predict evaluate fix export; do \
+		$(VENV)/bin/python tests/faults/files.py faults $$command --calls 500 || exit 1; done
+	$(VENV)/bin/python tests/faults/runs.py --count 5000
 
 .PHONY: parity
 parity: $(BENCH_VENV)/.installed-bench  ## Compare every model with timm's and torchvision's, in an environment of its own
