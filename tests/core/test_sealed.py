@@ -58,7 +58,7 @@ def test_without_a_digest_or_unverified_a_file_may_be_changed(tmp_path: Path, te
         (b"\xff", "utf-8"),
         (b"3", "holds a int, not an object"),
         (b"[]", "holds a list, not an object"),
-        (b"[" * 100_000, "recursion"),
+        (b"[" * 100_000, "nested too deeply"),
     ],
 )
 def test_what_is_no_object_is_an_error(tmp_path: Path, content: bytes | None, message: str) -> None:

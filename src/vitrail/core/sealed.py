@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 from vitrail.core.durable import atomic_write
 from vitrail.core.errors import CheckpointError, VitrailError
+from vitrail.core.files import parse_json, read_file
 
 DIGEST = "digest"
 """The first field of such a file. Without it, as in older files, nothing is verified."""
@@ -57,8 +57,8 @@ def read_sealed(
         error: the file is missing, not a JSON object, or was changed.
     """
     try:
-        tree = json.loads(read_regular(path).decode())
-    except (OSError, ValueError, RecursionError, MemoryError) as fault:
+        tree = parse_json(read_file(path).decode())
+    except (OSError, ValueError, MemoryError) as fault:
         reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
         raise error(f"{path} cannot be read: {reason}", expected=expected, remedy=remedy) from None
     if list_field is not None and isinstance(tree, list):
@@ -73,13 +73,6 @@ def read_sealed(
             remedy=f'Restore it, or remove its line "{DIGEST}" if you changed the file on purpose',
         )
     return tree
-
-
-def read_regular(path: Path) -> bytes:
-    """Return the content of a file; a pipe or a device, which may never end, is an ``OSError``."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    return path.read_bytes()
 
 
 def _digest(tree: Mapping[str, Any]) -> str:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from vitrail.core.config import Config, PlainName
 from vitrail.core.durable import atomic_folder, read_folder, write_durably
 from vitrail.core.errors import CheckpointError, ConfigError, reading
-from vitrail.core.sealed import read_regular, read_sealed, sealed
+from vitrail.core.files import read_file
+from vitrail.core.sealed import read_sealed, sealed
 
 CLASS_IDS_FILE = "class_ids.json"  # detectors: dataset ids of the classes, in label order
 MODEL_FORMAT = "vitrail-model"
@@ -289,7 +290,7 @@ def _read_verified(path: Path, sha256: str) -> bytes:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return read_regular(path)
+        return read_file(path)
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be read: {error.strerror}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import math
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from vitrail.core.config import MOST_PIXELS, Config, PlainName
 from vitrail.core.durable import find_folder, read_folder, write_durably
 from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.core.files import open_file
 from vitrail.core.sealed import read_sealed, sealed
 from vitrail.models.checkpoint import LoadedModel, state_tensors
 from vitrail.nn.token_merging import TokenMergingBlock
@@ -211,9 +211,7 @@ def _read_tree(folder: Path) -> dict[str, Any]:
 
 def _digest(path: Path) -> str:
     try:
-        if path.exists() and not path.is_file():  # a pipe may never end
-            raise OSError(errno.EINVAL, "it is no regular file")
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise CheckpointError(
