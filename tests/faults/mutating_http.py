@@ -71,7 +71,9 @@ SEEDS = (
 PIECES = (
     b'\r\n|\n|\r| |\t|\0|:|;|,|%|\xff|\\ud83d|{|"|-1|0|99999999999999999999|1e309|NaN|null|--x\r\n|--x--|%00|'
     b"Content-Length: 5\r\n|Transfer-Encoding: chunked\r\n|Transfer-Encoding: gzip\r\n| folded\r\n|../|//|"
-    b"Host: evil.example\r\n|Origin: null\r\n|Connection: close\r\n|HTTP/2.0|HTTP/1.0|HEAD |" + b"[" * 999
+    b"Host: evil.example\r\n|Origin: null\r\n|; charset=utf-7|Connection: close\r\n|HTTP/2.0|HTTP/1.0|HEAD |"
+    + b"["
+    * 999
 ).split(b"|")
 
 

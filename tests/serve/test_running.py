@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import signal
@@ -108,6 +109,22 @@ def test_an_answer_that_takes_too_long_is_given_up_and_not_computed_later() -> N
     assert [each.status_code for each in answers] == [504, 504]
     assert "longer than 1.5 s" in answers[0].json()["error"]["message"]
     assert not gate.has_begun.is_set()
+
+
+def test_a_client_that_hangs_up_is_counted_and_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with running({"a": small_classifier()}) as (url, server):
+        gate = hold(server.hosting)
+        with connect(url) as quitting:
+            head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+            quitting.sendall(head + b"Content-Length: %d\r\n\r\n" % len(picture()) + picture())
+            assert gate.has_begun.wait(WAIT_S)
+        counted = 'vitrail_requests_total{endpoint="/predict",model="a",status="499"} 1.0'
+        while counted not in httpx.get(f"{url}/metrics", timeout=WAIT_S).text:
+            pass
+        gate.may_go.set()
+    gc.collect()
+
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 def test_an_upload_that_comes_too_slowly_is_given_up() -> None:

@@ -233,6 +233,7 @@ def _read(served: Servable, given: Any, options: Options, max_pixels: int) -> An
 async def _wait(request: Request, futures: Any) -> Sequence[Any]:
     """Wait for results as long as the client does."""
     answers = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+    answers.add_done_callback(asyncio.Future.exception)  # cancelled, it would be logged as not looked at
     hung_up = asyncio.ensure_future(_until_gone(request))
     either: set[asyncio.Future[Any]] = {answers, hung_up}
     try:
