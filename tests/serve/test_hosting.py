@@ -88,3 +88,26 @@ def test_models_that_are_converted_take_turns(
 
     assert hosting.models["a"].error is None
     assert most == most_at_once
+
+
+def test_closing_waits_for_models_that_are_still_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that loads while the interpreter ends aborts the process (exit code -6)."""
+    begun, closing = threading.Event(), threading.Event()
+
+    def open_late(source: Any, choice: Any) -> Any:
+        begun.set()
+        assert closing.wait(20)
+        return open_servable(source, choice)
+
+    monkeypatch.setattr(module, "open_servable", open_late)
+    hosting = Hosting({"late": small_classifier()}, BatchLimits(), Metrics(), choice=EngineChoice())
+    hosting.start()
+    assert begun.wait(20)
+    threading.Timer(0.1, closing.set).start()
+
+    hosting.close()
+
+    late = hosting.models["late"]
+    assert late.state == "ready"
+    assert late.worker is not None
+    assert not late.worker.is_alive

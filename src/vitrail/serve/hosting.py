@@ -155,6 +155,9 @@ class Hosting:
 
     def close(self) -> None:
         self.is_stopping = True
+        for thread in self._threads:
+            if thread.is_alive():  # one that runs C++ while the interpreter ends aborts the process
+                thread.join(CLOSE_S)
         for model in self.models.values():
             if model.worker is not None:
                 model.worker.close(CLOSE_S)
