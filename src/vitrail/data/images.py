@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -16,6 +18,12 @@ from vitrail.core.files import NoFileError, open_file, read_file
 from vitrail.data.file_places import RAW_SUFFIXES
 
 MAX_PIXELS = 178_956_970  # Pillow's own limit against decompression bombs: half a gigabyte of RGB
+MAX_BYTES = 1_000_000_000  # of memory that images take while they are decoded, in all threads together
+LARGE_BYTES = 1 << 26  # above, memory is given back to the system once an image is done
+STRIP_PIXELS = 1 << 20  # that are converted at a time, where that takes several times their memory
+STORED_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16L": 2, "I;16B": 2, "I;16N": 2}  # of a pixel; else 4
+DECODER_BYTES = {"WEBP": 10, "AVIF": 10, "HEIF": 10, "JPEG2000": 13, "TIFF": 4}  # beside these; docs/log.md
+PROGRESSIVE_BYTES = 6  # of a progressive JPEG's coefficients, for a pixel before its size is reduced
 BACKGROUND = (255, 255, 255)  # seen through transparent pixels
 ORIENTATION_TAG = 0x0112  # Exif 2.32, table 4
 UPRIGHT = {
@@ -98,18 +106,20 @@ def open_image(
         )
     try:
         with (
+            _MEMORY.scope(called),
             open_file(source) if isinstance(source, Path) else io.BytesIO(source) as file,
             Image.open(file, formats=readable_formats()) as image,
         ):
             if image.width * image.height > max_pixels:
-                raise _bomb(called, f"{image.width:,} x {image.height:,} pixels", max_pixels)
+                raise _bomb(called, _size_of(image), f"{max_pixels:,} pixels")
             if image.format == "HEIF":
+                _MEMORY.take(image, _decoded_bytes(image))
                 image.load()  # may turn the image, and only then is its size that of the pixels
             yield image
     except (DataError, MemoryError):
         raise
     except Image.DecompressionBombError:
-        raise _bomb(called, "too many pixels", max_pixels) from None
+        raise _bomb(called, "too many pixels", f"{max_pixels:,} pixels") from None
     except Exception as error:  # Pillow's readers raise whatever their parsers meet in a damaged file
         raise _unreadable(source, called, error) from None
 
@@ -126,14 +136,30 @@ def readable_formats() -> tuple[str, ...]:
 
 
 def decode(image: Image.Image, *, at_least: tuple[int, int] | None = None) -> Image.Image:
-    """Return the pixels of an image from ``open_image``, upright, 8-bit RGB; see ``read_image``."""
+    """Return the pixels of an image from ``open_image``, upright, 8-bit RGB; see ``read_image``.
+
+    Waits until the images that other threads decode leave enough of ``MAX_BYTES``.
+
+    Raises:
+        TooManyPixelsError: more memory than that would be needed.
+    """
     orientation = exif_orientation(image)
+    besides = PROGRESSIVE_BYTES * image.width * image.height if "progressive" in image.info else 0
     if at_least is not None and image.format in ("JPEG", "MPO"):
         height, width = at_least if orientation < 5 else at_least[::-1]
         image.draft(None, (width, height))
+    _MEMORY.take(image, besides + _decoded_bytes(image, is_turned=orientation in UPRIGHT))
     image.load()
     upright = image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
     return _to_rgb(upright)
+
+
+def _decoded_bytes(image: Image.Image, *, is_turned: bool = False) -> int:
+    """Return the memory that the pixels of an image take while ``decode`` brings them to RGB."""
+    stored = STORED_BYTES.get(image.mode, 4) * (1 + is_turned)
+    converted = 0 if image.mode == "RGB" and not has_alpha(image) else 4
+    decoder = DECODER_BYTES.get(image.format or "", 0)
+    return image.width * image.height * (stored + converted + decoder)
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
@@ -146,10 +172,12 @@ def exif_orientation(image: Image.Image) -> int:
     """Return the Exif orientation 1..8; 1, upright, if none is stored or Pillow applies it itself."""
     if image.format == "TIFF":  # Pillow turns TIFF images while it decodes them
         return 1
+    if image.format == "PNG":  # whose Exif data may follow the pixels, which are decoded for it
+        _MEMORY.take(image, _decoded_bytes(image))
     try:
         value = image.getexif().get(ORIENTATION_TAG, 1)
     except (OSError, SyntaxError, ValueError, KeyError, TypeError):
-        if image.format == "PNG":  # reading a PNG's Exif data decodes it, and this file is damaged
+        if image.format == "PNG":  # this file is damaged
             raise
         return 1
     return value if value in UPRIGHT else 1
@@ -160,29 +188,104 @@ def has_alpha(image: Image.Image) -> bool:
     return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
 
 
+def strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """Yield an image in strips of whole rows, each with its top; a small one as it is."""
+    rows = max(STRIP_PIXELS // image.width, 1)
+    if rows >= image.height:
+        yield 0, image
+        return
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode in SIXTEEN_BIT_MODES:
-        image = Image.fromarray(_to_eight_bits(np.asarray(image)))
-    if has_alpha(image):
-        seen = image.convert("RGBA")
-        background = Image.new("RGBA", seen.size, (*BACKGROUND, 255))
-        return Image.alpha_composite(background, seen).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
+    if image.mode not in SIXTEEN_BIT_MODES and not has_alpha(image):
+        return image if image.mode == "RGB" else image.convert("RGB")
+    scale = 1.0
+    if image.mode == "F":
+        scale = 255.0 if max(_finite(np.asarray(part)).max() for _, part in strips(image)) <= 1.0 else 1.0
+    converted = Image.new("RGB", image.size)
+    for top, part in strips(image):
+        if image.mode in SIXTEEN_BIT_MODES:
+            seen = Image.fromarray(_to_eight_bits(np.asarray(part), scale))
+        else:
+            transparent = part.convert("RGBA")
+            background = Image.new("RGBA", part.size, (*BACKGROUND, 255))
+            seen = Image.alpha_composite(background, transparent)
+        converted.paste(seen.convert("RGB"), (0, top))
+    return converted
 
 
-def _to_eight_bits(values: np.ndarray) -> np.ndarray:
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _to_eight_bits(values: np.ndarray, scale: float) -> np.ndarray:
     if values.dtype.kind == "f":
-        finite = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-        scale = 255.0 if finite.max(initial=0.0) <= 1.0 else 1.0
-        return np.clip(np.rint(finite * scale), 0, 255).astype(np.uint8)
+        return np.clip(np.rint(_finite(values) * scale), 0, 255).astype(np.uint8)
     clipped = np.clip(values.astype(np.int64), 0, 65535)
     return ((clipped + 128) // 257).astype(np.uint8)
 
 
-def _bomb(called: str, size: str, max_pixels: int) -> TooManyPixelsError:
+class _Memory:
+    """The bytes that decoding may take: each thread waits until those of the others leave enough.
+
+    Args:
+        most: of all threads together.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = self._left = most
+        self._changed = threading.Condition()
+        self._thread = threading.local()
+
+    @contextmanager
+    def scope(self, called: str) -> Iterator[None]:
+        """Give back at the end what ``take`` took inside."""
+        outer = getattr(self._thread, "scope", None)
+        self._thread.scope = [called, 0, outer is not None]
+        try:
+            yield
+        finally:
+            (_, taken, _), self._thread.scope = self._thread.scope, outer
+            if taken:
+                with self._changed:
+                    self._left += taken
+                    self._changed.notify_all()
+            if taken >= LARGE_BYTES:
+                _give_back()
+
+    def take(self, image: Image.Image, size: int) -> None:
+        """Raise what this image takes to so many bytes; wait for them, unless its thread has some already."""
+        scope = getattr(self._thread, "scope", None)
+        if scope is None:  # an image that somebody else opened
+            return
+        if size > self.most:
+            taken = f"{_size_of(image)} of mode {image.mode}, which take {size / 1e9:.1f} GB"
+            raise _bomb(scope[0], taken, f"{self.most / 1e9:.1f} GB while it is decoded")
+        with self._changed:
+            self._changed.wait_for(lambda: scope[1] or scope[2] or self._left >= size)
+            self._left -= max(size - scope[1], 0)
+        scope[1] = max(size, scope[1])
+
+
+_MEMORY = _Memory(MAX_BYTES)
+
+
+def _give_back() -> None:
+    """Return freed memory to the system, where the C library is glibc, which would keep it."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _size_of(image: Image.Image) -> str:
+    return f"{image.width:,} x {image.height:,} pixels"
+
+
+def _bomb(called: str, size: str, most: str) -> TooManyPixelsError:
     return TooManyPixelsError(
         f"{called} has {size}",
-        expected=f"at most {max_pixels:,} pixels",
+        expected=f"at most {most}",
         remedy="Make a smaller copy of it, or leave it out",
     )
 

@@ -25,6 +25,7 @@ from vitrail.data.images import (
     exif_orientation,
     has_alpha,
     open_image,
+    strips,
     upright_size,
 )
 
@@ -186,7 +187,8 @@ def inspect_image(source: EncodedImage, name: str) -> Inspection:
         remedy = error.remedy if isinstance(error, NoReaderError) else ""
         return Inspection(error=error.given, remedy=remedy)
     digest = hashlib.blake2b(f"{pixels.size}".encode(), digest_size=16)
-    digest.update(pixels.tobytes())
+    for _, part in strips(pixels):
+        digest.update(part.tobytes())
     return Inspection(digest.digest(), pixels.height, pixels.width, traits, other_format, "", orientation)
 
 
