@@ -80,7 +80,7 @@ def main() -> None:
     print("mode            pixels, million  use    threads  peak MB  kept MB  answer")
     for mode in [mode for mode in MODES if mode.replace(", 16", " 16") in given.modes.split(",")]:
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "image.png")
+            path, size = Path(folder, "image.png"), given.pixels / 1e6
             write_png(path, mode, math.isqrt(given.pixels))
             for what, threads in (("train", 1), ("check", 1), ("train", given.threads)):
                 arguments = [sys.executable, "-c", CHILD, str(path), what, str(threads)]
@@ -88,8 +88,7 @@ def main() -> None:
                 peak, kept, said = answer.rstrip("\n").split(" ", 2)
                 said = said.replace(str(path), "it")
                 print(
-                    f"{mode:15} {given.pixels / 1e6:15.0f}  {what}  {threads:7}  {peak:>7}  {kept:>7}  {said}",
-                    flush=True,
+                    f"{mode:15} {size:15.0f}  {what}  {threads:7}  {peak:>7}  {kept:>7}  {said}", flush=True
                 )
 
 

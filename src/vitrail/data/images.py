@@ -81,18 +81,23 @@ def read_image(
         TooManyPixelsError: the image is too large.
         DataError: the file is missing, empty, truncated, or no image of one of ``READ_FORMATS``.
     """
-    with open_image(source, name=name) as image:
+    with open_image(source, name=name, keeps=True) as image:
         return decode(image, at_least=at_least)
 
 
 @contextmanager
 def open_image(
-    source: Path | bytes | np.ndarray, *, name: str | None = None, max_pixels: int = MAX_PIXELS
+    source: Path | bytes | np.ndarray,
+    *,
+    name: str | None = None,
+    max_pixels: int = MAX_PIXELS,
+    keeps: bool = False,
 ) -> Iterator[Image.Image]:
     """Open an image so far that its size is known; ``decode`` reads its pixels inside the context.
 
-    More than ``max_pixels`` are refused before anything is decoded. Other arguments and errors are those of
-    ``read_image``; errors of decoding inside the context become ``DataError`` too.
+    More than ``max_pixels`` are refused before anything is decoded. The pixels are freed at the end, unless
+    ``keeps``. Other arguments and errors are those of ``read_image``; errors of decoding inside the context
+    become ``DataError`` too.
     """
     called = name if name is not None else str(source) if isinstance(source, Path) else "an image in memory"
     if isinstance(source, np.ndarray):
@@ -115,7 +120,11 @@ def open_image(
             if image.format == "HEIF":
                 _MEMORY.take(image, _decoded_bytes(image))
                 image.load()  # may turn the image, and only then is its size that of the pixels
-            yield image
+            try:
+                yield image
+            finally:
+                if not keeps:
+                    image.close()
     except (DataError, MemoryError):
         raise
     except Image.DecompressionBombError:

@@ -183,12 +183,12 @@ def inspect_image(source: EncodedImage, name: str) -> Inspection:
             other_format = _other_format(source, image)
             orientation = exif_orientation(image)
             pixels = decode(image)
+            digest = hashlib.blake2b(f"{pixels.size}".encode(), digest_size=16)
+            for _, part in strips(pixels):
+                digest.update(part.tobytes())
     except DataError as error:
         remedy = error.remedy if isinstance(error, NoReaderError) else ""
         return Inspection(error=error.given, remedy=remedy)
-    digest = hashlib.blake2b(f"{pixels.size}".encode(), digest_size=16)
-    for _, part in strips(pixels):
-        digest.update(part.tobytes())
     return Inspection(digest.digest(), pixels.height, pixels.width, traits, other_format, "", orientation)
 
 
