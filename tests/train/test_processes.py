@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import select
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -101,3 +105,23 @@ def test_an_incomplete_launch_is_refused() -> None:
         join_processes("cpu", {"RANK": "0"}),
     ):
         pass
+
+
+def test_a_worker_ends_when_its_launcher_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = importlib.import_module("vitrail.train.processes")
+    monkeypatch.setattr(processes, "_LOOK_S", 0.01)
+    read_end, write_end = os.pipe()
+    launcher = os.fork()
+    if launcher == 0:  # the worker has the pipe for as long as it lives
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.write(write_end, b"works")
+            processes._outlive(os.getppid())
+        time.sleep(60)
+    os.close(write_end)
+    assert os.read(read_end, 5) == b"works"
+    os.kill(launcher, signal.SIGKILL)
+    os.waitpid(launcher, 0)
+    assert select.select([read_end], [], [], 20)[0]
+    assert os.read(read_end, 5) == b""
+    os.close(read_end)
