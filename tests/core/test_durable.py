@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,7 +127,7 @@ import sys
 from pathlib import Path
 from vitrail.core.durable import locked
 
-with locked(Path(sys.argv[1])):
+with locked(Path(sys.argv[1]) / ".lock"):
     print("in", flush=True)
     sys.stdin.read()
 """
@@ -147,14 +148,21 @@ def test_a_lock_names_its_owner_and_goes_with_it(tmp_path: Path) -> None:
     with another_holds(tmp_path) as process:
         with pytest.raises(CheckpointError, match=rf"in use by process {process.pid} on \S+ since 20\d\d-"):
             _enter(tmp_path)
-        (tmp_path / f".a.writing-{DEAD}").touch()
         process.kill()
         process.wait()
         assert (tmp_path / ".lock").exists()
-        _enter(tmp_path)  # takes over, and removes the litter
+        _enter(tmp_path)  # takes over
     assert list(tmp_path.iterdir()) == []
 
 
 def _enter(folder: Path) -> None:
-    with locked(folder):
+    with locked(folder / ".lock"):
         assert [path.name for path in folder.iterdir()] == [".lock"]
+
+
+def test_one_who_waits_gets_the_lock_when_its_owner_is_killed(tmp_path: Path) -> None:
+    with another_holds(tmp_path) as process:
+        threading.Timer(0.05, process.kill).start()
+        with locked(tmp_path / ".lock", waits=True):
+            assert process.wait() != 0
+    assert list(tmp_path.iterdir()) == []

@@ -182,3 +182,12 @@ def test_choices_of_an_older_run_are_read(tmp_path: Path) -> None:
     choice = Choice("model", "vit_nano", "small data")
     (run.path / "choices.json").write_text(json.dumps([choice._asdict()]))
     assert run.record().choices == (choice,)
+
+
+def test_a_locked_run_is_cleared_of_what_killed_processes_left(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, toy_experiment())
+    (run.path / ".report.json.writing-4194305").touch()
+    (run.path / ".model.writing-4194305").mkdir()
+    with run.locked():
+        assert {path.name for path in run.path.glob(".*")} == {".lock"}
+    assert not list(run.path.glob(".*"))

@@ -28,8 +28,6 @@ except ImportError:  # not on every system; nothing is locked there
 
 T = TypeVar("T")
 
-LOCK_FILE = ".lock"
-
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
@@ -102,12 +100,12 @@ def settle_folder(folder: Path) -> None:
     """Finish a replacement of ``folder`` that was killed half-way, and remove its leftovers."""
     ready, former = _ready(folder), folder.with_name(f".{folder.name}.former")
     if ready.exists():
-        _remove(former)
+        remove(former)
         if folder.exists():
             folder.rename(former)
         ready.rename(folder)
         _flush_folder(folder.parent)
-    _remove(former)
+    remove(former)
 
 
 def find_folder(folder: Path) -> Path:
@@ -158,36 +156,44 @@ def explained(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Let no other process into such a block for the same folder; ``.lock`` in it says who is there.
+def locked(lock: Path, *, waits: bool = False) -> Iterator[None]:
+    """Let one process at a time into such a block; the file, which is there meanwhile, says which.
 
-    The system takes the lock from a process that ends, however it ends, and the next one takes it over, and
-    removes what the former one did not finish to write.
+    The system takes the lock from a process that ends, however it ends, and the next one takes it over.
+
+    Args:
+        waits: for the end of the other process; else it is an error.
 
     Raises:
-        CheckpointError: another process is there, or the folder is not writable.
+        CheckpointError: another process is there, or the place is not writable.
     """
-    path = folder / LOCK_FILE
-    with explained(path):
-        file = _lock(path)
-        for abandoned in folder.glob(".*.writing-*"):
-            _remove(abandoned)
+    with explained(lock):
+        file = _lock(lock, waits)
     try:
         yield
     finally:
         with suppress(OSError):
-            path.unlink()
+            lock.unlink()
         file.close()
 
 
-def _lock(path: Path) -> IO[str]:
+def remove(path: Path) -> None:
+    """Remove litter; what cannot be removed stays, as it harms nothing."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _lock(path: Path, waits: bool) -> IO[str]:
     """Return the locked file, which names this process."""
     while True:
         file = path.open("a+", encoding="utf-8")
         # The lock is the process's, not the file's: workers that outlive it for a moment do not keep it.
         try:
             if fcntl is not None:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 with file:
@@ -229,17 +235,8 @@ def _staged(path: Path) -> Path:
     for abandoned in path.parent.glob(f"{glob.escape(mark)}*"):
         process = abandoned.name.removeprefix(mark)
         if process == str(os.getpid()) or not (process.isdecimal() and psutil.pid_exists(int(process))):
-            _remove(abandoned)
+            remove(abandoned)
     return path.with_name(f"{mark}{os.getpid()}")
-
-
-def _remove(path: Path) -> None:
-    """Remove litter; what cannot be removed stays, as it harms nothing."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink()
 
 
 def _ready(folder: Path) -> Path:

@@ -6,8 +6,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from jaxtyping import Float, Float16, UInt8
 from torch import Tensor
 
-from vitrail.core.durable import explained
+from vitrail.core.durable import explained, locked
 from vitrail.core.duration import format_duration
 from vitrail.core.errors import DataError
 from vitrail.core.files import expand
@@ -24,9 +23,7 @@ from vitrail.data.source import ImageSource
 
 Encode = Callable[[UInt8[Tensor, "batch 3 height width"]], Float[Tensor, "batch tokens dim"]]
 CACHE_VARIABLE = "VITRAIL_CACHE"
-WAIT_S = 1.0  # between two looks whether another process is done
 LONG_S = 10.0  # a computation that takes longer is announced
-STALE_S = 600.0  # a lock that was not touched for so long was left by a process that ended
 
 _log = logging.getLogger(__name__)
 
@@ -93,8 +90,8 @@ class FeatureCache:
         if not self.path.exists():
             with explained(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                with _locked(self.path.with_suffix(".lock"), self.path) as is_ours:
-                    if is_ours and not self.path.exists():
+                with locked(self.path.with_suffix(".lock"), waits=True):
+                    if not self.path.exists():
                         self._compute()
         if self.path.stat().st_size != self.num_bytes:
             raise DataError(
@@ -131,7 +128,6 @@ class FeatureCache:
                 features = self._encode(pixels).detach().to(torch.float16).cpu()
                 assert tuple(features.shape[1:]) == self.shape, "the encoder makes other tokens"
                 file.write(features.contiguous().numpy().tobytes())
-                self.path.with_suffix(".lock").touch()
                 if start == done:
                     left, batch_s = len(self) - done, time.monotonic() - began
                     if (seconds := batch_s * left / self._batch_size) > LONG_S:
@@ -144,25 +140,3 @@ class FeatureCache:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(self.path)
-
-
-@contextmanager
-def _locked(lock: Path, wanted: Path) -> Iterator[bool]:
-    """Yield True to the process that is to make a file, False to those that waited until another made it."""
-    while True:
-        try:
-            lock.touch(exist_ok=False)
-            break
-        except FileExistsError:
-            if wanted.exists():
-                yield False
-                return
-            with suppress(FileNotFoundError):  # the other process was done meanwhile
-                if time.time() - lock.stat().st_mtime > STALE_S:
-                    lock.unlink()
-                    continue
-            time.sleep(WAIT_S)
-    try:
-        yield True
-    finally:
-        lock.unlink(missing_ok=True)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from vitrail.core.durable import locked
 from vitrail.core.errors import ConfigError
 from vitrail.data.findings import Verdict
 from vitrail.engines.cpu import accelerate
@@ -176,7 +175,7 @@ def _start(
             verdict={**prepared.verdict.to_json(), "lines": prepared.verdict.summary()},
             files={f"{FILES_FOLDER}/{name}": content for name, content in prepared.parts.files.items()},
         )
-        stack.enter_context(locked(run.path))
+        stack.enter_context(run.locked())
         return run
 
     run = processes.from_first(create)
@@ -187,7 +186,7 @@ def _resume(request: Request, processes: Processes, tell: OnPipelineEvent, stack
     request.check_resumed()
 
     def lock() -> None:
-        stack.enter_context(locked(open_run(str(request.resume)).path))
+        stack.enter_context(open_run(str(request.resume)).locked())
 
     processes.from_first(lock)
     run = open_run(str(request.resume))

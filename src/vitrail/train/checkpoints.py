@@ -45,7 +45,7 @@ _TENSORS_FILE = "state.safetensors"
 _WEIGHTS_FILE = "weights.safetensors"  # of the best validation
 _FOLDER = re.compile(r"step-(\d+)")
 
-_State = TypeVar("_State", bound=Config)
+_Any = TypeVar("_Any", bound=Config)
 
 logger = logging.getLogger(__name__)
 
@@ -189,23 +189,21 @@ class Position(NamedTuple):
     """``metrics.jsonl`` as it was; None in older checkpoints."""
 
 
-class _BestState(Config):
-    """``state.json`` of the best weights."""
+class _State(Config):
+    """What ``state.json`` of any folder says."""
 
     format: str
     version: int
     step: int
-    value: float
     sha256: str
-    """Of the weights."""
+    """Of the tensors."""
 
 
-class _TrainingState(Config):
-    """``state.json`` of a checkpoint."""
+class _BestState(_State):
+    value: float
 
-    format: str
-    version: int
-    step: int
+
+class _TrainingState(_State):
     elapsed_s: float
     scores: dict[str, Any]
     selection: Selected
@@ -216,8 +214,6 @@ class _TrainingState(Config):
     part_names: tuple[str, ...]
     sums: tuple[float, ...]
     num_summed: int
-    sha256: str
-    """Of the tensors."""
 
 
 def save_training(root: Path, train_step: TrainStep, position: Position) -> Path:
@@ -256,7 +252,7 @@ def _write(folder: Path, kind: str, facts: Mapping[str, Any], tensors_file: str,
         write_durably(staged / _STATE_FILE, sealed(description))
 
 
-def _read(folder: Path, kind: str, state: type[_State]) -> _State:
+def _read(folder: Path, kind: str, state: type[_Any]) -> _Any:
     description = read_description(folder / _STATE_FILE, kind)
     try:
         return state.from_tree(description)

@@ -11,8 +11,8 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -23,7 +23,7 @@ from pydantic import Field
 
 from vitrail import __version__
 from vitrail.core.config import Config
-from vitrail.core.durable import atomic_write, explained
+from vitrail.core.durable import atomic_write, explained, locked, remove
 from vitrail.core.errors import CheckpointError, ConfigError
 from vitrail.core.sealed import read_sealed, write_sealed
 from vitrail.train.machine import cpu_name
@@ -140,6 +140,18 @@ class Run:
         path = self.path / "metrics.jsonl"
         with explained(path), path.open("a", encoding="utf-8") as file:
             file.write(line)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let no other process write into the directory, and remove what killed ones left.
+
+        Raises:
+            CheckpointError: another process is there.
+        """
+        with locked(self.path / ".lock"):
+            for abandoned in self.path.glob(".*.writing-*"):
+                remove(abandoned)
+            yield
 
     def flush_metrics(self) -> MetricsMark:
         """Wait until ``metrics.jsonl`` is on the disk, and return what a checkpoint says of it."""
