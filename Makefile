@@ -85,7 +85,7 @@ faults: $(VENV)/.installed-test  ## Attack the software for hours
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/soak.py --requests 100000
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/large_uploads.py
 	$(VENV)/bin/python tests/faults/files.py kills --count 1000
-	for command in train predict evaluate fix export; do \
+	for command in train read predict evaluate fix export; do \
 		$(VENV)/bin/python tests/faults/files.py faults $$command --calls 500 || exit 1; done
 	$(VENV)/bin/python tests/faults/runs.py --count 5000
 

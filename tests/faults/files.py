@@ -86,10 +86,13 @@ class Case(NamedTuple):
 
     arguments: Callable[[Path], list[str]]
     before: tuple[Callable[[Path], list[str]], ...] = ()
+    root: str = "."
+    """Folder whose calls fail."""
 
 
 CASES = {
-    "train": Case(train),
+    "train": Case(train, root="runs"),
+    "read": Case(train, root="photos"),
     "predict": Case(predict, (train, predict)),
     "evaluate": Case(evaluate, (train,)),
     "fix": Case(fix),
@@ -159,7 +162,8 @@ def faults(
     folder, saved = scratch / "work", scratch / "saved"
     prepare(commands, folder, case)
     shutil.copytree(folder, saved)
-    whole = commands.run(case.arguments(folder), folder)
+    root = folder / case.root
+    whole = commands.run(case.arguments(folder), root)
     assert whole.code == 0, whole.stderr
     expected = content_of(folder)
     for at in calls:
@@ -168,13 +172,15 @@ def faults(
         error, lasting = ERRORS[at % len(ERRORS)], at % 2 == 0
         what = f"call {at}, {errno.errorcode[error]}{', lasting' if lasting else ''}"
         fresh(folder, saved)
-        ended = commands.run(case.arguments(folder), folder, at=at, fault=error, lasting=lasting)
+        ended = commands.run(case.arguments(folder), root, at=at, fault=error, lasting=lasting)
         check_clean(ended, what)
+        yield at, ended
+        if case.root == "photos" and ended.code == 0:
+            continue  # an image that cannot be read is left out of a training, which the doctor tells
         again = commands.run(case.arguments(folder), folder)
         if again.code != 0:
             raise LostError(f"{what}: again: {again.stderr[-1500:]}")
         check(content_of(folder), expected, what)
-        yield at, ended
 
 
 def kills(commands: Commands, scratch: Path, *, seed: int = 0) -> Iterator[int]:

@@ -32,7 +32,8 @@ def test_trainings_killed_at_calls_resume_to_the_same_files(commands: Commands, 
 @pytest.mark.parametrize(
     ("name", "calls"),
     [
-        ("train", [9, 40, 142, 333, 520, 701, 840]),
+        ("train", [9, 40, 142, 260, 333, 447]),
+        ("read", [40, 142]),
         ("predict", [20, 55, 77]),
         ("evaluate", [15, 62]),
         ("fix", [30, 301, 590]),
