@@ -9,6 +9,8 @@ import torch
 
 from vitrail.core.errors import ConfigError
 from vitrail.models import MODELS
+from vitrail.models.contract import building
+from vitrail.models.describe import describe
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vit_ti16", {"num_heads": 5}, "num_heads 5 does not divide width 192"),
@@ -144,6 +146,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("clip_b32", {"image_num_heads": 5}, "image_num_heads 5 does not divide"),
     ("clip_b32", {"text_num_heads": 3}, "text_num_heads 3 does not divide"),
     ("clip_b32", {"end_id": 49_408}, "end_id 49408 is not an id of the 49408 subwords"),
+    ("vit_ti16", {"depth": 10**6}, "depth 1000000 is more than 512 blocks"),
+    ("resnet50", {"depths": (3, 504, 6, 3)}, "is more than 512 blocks"),
+    ("vit_r50_b16", {"stem": {"depths": (3, 4, 600)}}, "is more than 512 blocks"),
+    ("clip_tiny", {"image_model_settings": {"depth": 10**12}}, "is more than 512 blocks"),
+    ("efficientnet_b0", {"depth_factor": 1e6}, "less than or equal to 64"),
+    ("vit_ti16", {"image_size": 5000}, "5000x5000 is more than 16,777,216 pixels"),
     ("clip_b32", {"image_model": "vit_nanno"}, "no model named 'vit_nanno'"),
     ("clip_b32", {"image_model": "transformer_tiny"}, "not a model of images alone"),
     ("clip_b32", {"image_model": "vit_nano", "image_model_settings": {"dept": 1}}, "no setting 'dept'"),
@@ -154,3 +162,15 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_settings_that_do_not_fit_are_refused(name, changes, words):
     with pytest.raises(ConfigError, match=words), torch.device("meta"):
         MODELS[name].with_changes(changes).build()
+
+
+@pytest.mark.parametrize("width", [3 * 10**9, 3 * 10**30])
+def test_models_too_large_to_be_built_are_refused(width):
+    words = r"the vit model of these settings cannot be built: .*(verflow|allocate).*Choose smaller sizes"
+    changes = {"width": width}
+    with pytest.raises(ConfigError, match=words):
+        describe("vit_ti16", changes=changes)
+
+    config = MODELS["vit_ti16"].with_changes(changes)
+    with pytest.raises(ConfigError, match=words), building(config):
+        config.build()

@@ -49,11 +49,19 @@ class CheckpointError(VitrailError):
 
 @contextmanager
 def reading(
-    source: object, *, expected: str, remedy: str, error: type[VitrailError] = CheckpointError
+    source: object,
+    *,
+    expected: str,
+    remedy: str,
+    error: type[VitrailError] = CheckpointError,
+    done: str = "read",
 ) -> Iterator[None]:
     """Turn whatever a damaged file makes its reader raise into an error that names the file.
 
     Parsers and unpicklers raise nearly anything. Our own errors are passed on.
+
+    Args:
+        done: what cannot be done with it.
     """
     try:
         yield
@@ -61,7 +69,7 @@ def reading(
         raise
     except Exception as fault:
         said = f"it lacks {fault}" if isinstance(fault, KeyError) else one_line(fault).rstrip(".")
-        raise error(f"{source} cannot be read: {said}", expected=expected, remedy=remedy) from fault
+        raise error(f"{source} cannot be {done}: {said}", expected=expected, remedy=remedy) from fault
 
 
 def missing_package(

@@ -7,13 +7,14 @@ fractions of the image without its padding; text is rows of token ids.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from pydantic import Field, model_validator
 
 from vitrail.core.config import Config, ImageSize
-from vitrail.core.errors import ConfigError, DataError
+from vitrail.core.errors import ConfigError, DataError, reading
 from vitrail.core.tensors import can_read_values
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 EXAMPLE_SENTENCE_LENGTH = 32  # a long news sentence in subwords; any number would do
 EXAMPLE_CAPTION_LENGTH = 16  # a long caption; likewise
-MOST_BLOCKS = 1024  # of one part; DeepNet (Wang et al. 2022) has 1,000 layers, ResNet-1202 has 600 blocks
+MOST_BLOCKS = 512  # of one part; ResNet-1202 has 200 in a stage
 
 # Every model.
 
@@ -515,6 +516,13 @@ class ImageTextModel(Protocol):
         self, tokens: Int[Tensor, "texts tokens"], lengths: Int[Tensor, " texts"]
     ) -> Float[Tensor, "texts dim"]:
         """Return text embeddings of length one."""
+
+
+def building(config: ModelConfig) -> AbstractContextManager[None]:
+    """Turn what torch raises of tensors that are too large into an error about the settings."""
+    source, remedy = f"the {config.family} model of these settings", "Choose smaller sizes"
+    expected = "tensors that fit into memory"
+    return reading(source, expected=expected, remedy=remedy, error=ConfigError, done="built")
 
 
 def find_image_model(setting: str, name: str) -> ImageModelConfig:

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from vitrail.core.config import Config
-from vitrail.models.contract import DetectionModelConfig, ModelConfig
+from vitrail.models.contract import DetectionModelConfig, ModelConfig, building
 from vitrail.nn.tap import TokenGrids
 
 FILLED = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye})
@@ -97,7 +97,7 @@ def build_on_meta(
     config: ModelConfig, size: tuple[int, int] | None = None
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """Return a model in evaluation mode and one input, both on the meta device."""
-    with torch.device("meta"):
+    with building(config), torch.device("meta"):
         model, inputs = config.build().eval(), config.example_inputs(1, size)
     # Sizes would be compared with the images, to find padding.
     return model, inputs[:1] if isinstance(config, DetectionModelConfig) else inputs

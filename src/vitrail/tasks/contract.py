@@ -22,7 +22,7 @@ from vitrail.data.settings import DataSettings
 from vitrail.data.stream import SampleSource
 from vitrail.models import MODELS, configure
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.models.contract import ModelConfig
+from vitrail.models.contract import ModelConfig, building
 from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.answer_files import FileResults
@@ -453,7 +453,8 @@ def sign_images(preprocessing: Any) -> dict[str, str]:
 def build_model(experiment: Experiment, pretrained: LoadedModel | None) -> Any:
     """Build the model of an experiment, with pretrained weights or those that its seed determines."""
     torch.manual_seed(experiment.train.seed)
-    model: Any = experiment.model.build()
+    with building(experiment.model):
+        model: Any = experiment.model.build()
     if pretrained is not None:
         copy_pretrained(model, pretrained.model)
     return model

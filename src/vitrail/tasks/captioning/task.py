@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vitrail.core.config import Config
 from vitrail.data.feature_cache import FeatureCache
 from vitrail.data.preprocessing import Preprocessing, sample_images
@@ -22,7 +20,6 @@ from vitrail.data.text_preprocessing import CaptionPreprocessing
 from vitrail.engines.loading import Start, load_start_or_encoder
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import CaptionModelConfig, ModelConfig
-from vitrail.models.weights.transfer import copy_pretrained
 from vitrail.report.sections import RunRecord
 from vitrail.tasks import contract
 from vitrail.tasks.captioning.choose import choose
@@ -99,11 +96,8 @@ class CaptioningTask(contract.Task):
         start = load_start_or_encoder(experiment.weights, experiment.model.encoder, task=self.name)
         vocabulary = vocabulary_from_files(files)
         preprocessing = _prepare_preprocessing(data, dataset, start)
-        torch.manual_seed(train.seed)
-        model: Any = experiment.model.build()
-        if start.whole is not None:
-            copy_pretrained(model, start.whole.model)
-        elif start.encoder is not None:
+        model = contract.build_model(experiment, start.whole)
+        if start.encoder is not None:
             model.encoder.take_weights(start.encoder.model)
         is_kept = model.config.encoder_frozen and experiment.keep_features
         augment = None if is_kept else experiment.augment
