@@ -74,6 +74,7 @@ test-all: test  ## Run the test suite with every model variant traced (10 minute
 faults-short: $(VENV)/.installed-test  ## Attack the software for a minute: mutated requests, models and runs, kills
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_http.py --seconds 15
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_models.py --seconds 20
+	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_data.py --seconds 15
 	$(VENV)/bin/python tests/faults/files.py kills --seconds 10
 	$(VENV)/bin/python tests/faults/runs.py --seconds 10
 
@@ -81,6 +82,8 @@ faults-short: $(VENV)/.installed-test  ## Attack the software for a minute: muta
 faults: $(VENV)/.installed-test  ## Attack the software for hours
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_http.py --seconds 1000
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_models.py --seconds 10000
+	PYTHONPATH=tests $(VENV)/bin/python tests/faults/mutating_data.py --seconds 50000
+	$(VENV)/bin/python benchmarks/image_memory.py
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/stopping.py --tries 20
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/soak.py --requests 100000
 	PYTHONPATH=tests $(VENV)/bin/python tests/faults/large_uploads.py

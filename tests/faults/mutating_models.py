@@ -20,7 +20,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -60,6 +60,10 @@ class Target(NamedTuple):
     mutate: Mutation = mutate_bytes
     seal: Callable[[], None] = lambda: None
     """Renews the digests of the files beside it."""
+
+
+Targets = Callable[[str, Path], list[Target]]
+"""Writes what a reader reads into a folder, and returns its files."""
 
 
 def _write_tensors(path: Path) -> None:
@@ -204,11 +208,13 @@ def run(
     first: int = 0,
     most: int = sys.maxsize,
     progress: Callable[[int], None] = lambda seed: None,
+    targets_of: Targets = targets_of,
 ) -> Counter[str]:
     """Mutate the files of a reader in turn, and count what came of it, uncaught errors by their text.
 
     Args:
         first: seed, which decides the file and what changes in it.
+        targets_of: writes the files of a reader.
     """
     found: Counter[str] = Counter()
     slowest = 0.0
@@ -247,13 +253,14 @@ def faults_of(found: Counter[str]) -> list[str]:
     return faults + [f"{found['memory, MiB']} MiB more"] * (found["memory, MiB"] > MOST_MIB)
 
 
-def _run_apart(reader: str, seconds: float, first: int) -> Counter[str]:
+def _run_apart(reader: str, seconds: float, first: int, targets_of: Targets) -> Counter[str]:
     """Run in another process, which a library may kill."""
     context = multiprocessing.get_context("fork")
     last, (receiving, sending) = context.Value("q", first), context.Pipe(duplex=False)
 
     def work() -> None:
-        sending.send(run(reader, seconds, first=first, progress=lambda seed: setattr(last, "value", seed)))
+        note = lambda seed: setattr(last, "value", seed)  # noqa: E731
+        sending.send(run(reader, seconds, first=first, progress=note, targets_of=targets_of))
 
     process = context.Process(target=work)
     process.start()
@@ -284,7 +291,7 @@ def _peak_mib() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def fuzz(reader: str, seconds: float, corpus: Path) -> None:
+def fuzz(reader: str, seconds: float, corpus: Path, targets_of: Targets) -> None:
     """Let atheris mutate the first file of a reader by coverage; it ends the process itself."""
     import atheris
 
@@ -306,22 +313,23 @@ def fuzz(reader: str, seconds: float, corpus: Path) -> None:
     atheris.Fuzz()
 
 
-def main() -> int:
+def main(all_readers: Sequence[str] = READERS, targets_of: Targets = targets_of) -> int:
+    """Run the readers that the command line names, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "readers", nargs="*", metavar="READER", help=f"of {', '.join(READERS)}; all by default"
+        "readers", nargs="*", metavar="READER", help=f"of {', '.join(all_readers)}; all by default"
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="for all readers together")
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--atheris", type=Path, metavar="CORPUS", help="folder of the corpus of one reader")
     options = parser.parse_args()
-    readers = options.readers or READERS
+    readers = options.readers or all_readers
     _silence()
     if options.atheris is not None:
-        fuzz(readers[0], options.seconds, options.atheris)
+        fuzz(readers[0], options.seconds, options.atheris, targets_of)
     is_good = True
     for reader in readers:
-        found = _run_apart(reader, options.seconds / len(readers), options.first)
+        found = _run_apart(reader, options.seconds / len(readers), options.first, targets_of)
         faults = faults_of(found)
         count = sum(found.values()) - found["slowest, ms"] - found["memory, MiB"]
         print(

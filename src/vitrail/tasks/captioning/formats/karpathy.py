@@ -6,7 +6,6 @@ Source: Karpathy and Fei-Fei 2015, published splits (dataset_flickr8k.json, data
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:
     return {split: found[split] for split in SPLITS if split in found}
 
 
-def _text(sentence: Mapping[str, Any]) -> str:
+def _text(sentence: Any) -> str:
     raw = sentence.get("raw")
     return raw if isinstance(raw, str) else " ".join(sentence.get("tokens", ()))
 

@@ -153,6 +153,15 @@ def _all_classes(path: Path, present: set[str]) -> tuple[str, ...]:
 
 def _truth(path: Path) -> dict[int, str]:
     """Return the wnid of each validation image by its number, from whichever list is there."""
+    try:
+        return _read_truth(path)
+    except DataError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise damaged(path, error, expected="the lists of classes as they were published") from None
+
+
+def _read_truth(path: Path) -> dict[int, str]:
     if (path / KAGGLE).is_file():
         rows = csv.DictReader(_lines(path / KAGGLE))
         return {
