@@ -68,7 +68,8 @@ def reading(
     except VitrailError:
         raise
     except Exception as fault:
-        said = f"it lacks {fault}" if isinstance(fault, KeyError) else one_line(fault).rstrip(".")
+        said = getattr(fault, "strerror", None) or one_line(fault).rstrip(".")
+        said = f"it lacks {fault}" if isinstance(fault, KeyError) else said
         raise error(f"{source} cannot be {done}: {said}", expected=expected, remedy=remedy) from fault
 
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import safetensors.torch
 import torch
 from pydantic import Field
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from vitrail.core.config import Config, PlainName
@@ -246,12 +245,8 @@ def read_tensors(path: Path, *, sha256: str) -> dict[str, Tensor]:
     Raises:
         CheckpointError: the file is missing, truncated or changed.
     """
-    try:
+    with reading(path, expected="a safetensors file", remedy="Save the model again"):
         return safetensors.torch.load(_read_verified(path, sha256))
-    except (SafetensorError, KeyError) as error:  # a type that torch does not have
-        raise CheckpointError(
-            f"{path} cannot be read: {error}", expected="a safetensors file", remedy="Save the model again"
-        ) from None
 
 
 def read_description(path: Path, kind: str) -> dict[str, Any]:
@@ -278,7 +273,8 @@ def read_description(path: Path, kind: str) -> dict[str, Any]:
 
 
 def _read_verified(path: Path, sha256: str) -> bytes:
-    content = _read_bytes(path)
+    with reading(path, expected="a file of a checkpoint", remedy="Check the path, or save the model again"):
+        content = read_file(path)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise CheckpointError(
             f"{path} ({len(content):,} bytes) is damaged: its content does not match its recorded digest",
@@ -286,14 +282,3 @@ def _read_verified(path: Path, sha256: str) -> bytes:
             remedy="Copy the file again from its origin, or train again; the file may be cut off",
         )
     return content
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return read_file(path)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {error.strerror}",
-            expected="a file of a checkpoint",
-            remedy="Check the path, or save the model again",
-        ) from None

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from vitrail.core.config import MOST_PIXELS, Config, PlainName
 from vitrail.core.durable import find_folder, read_folder, write_durably
-from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.core.errors import CheckpointError, ConfigError, reading
 from vitrail.core.files import open_file
 from vitrail.core.sealed import read_sealed, sealed
 from vitrail.models.checkpoint import LoadedModel, state_tensors
@@ -210,15 +210,9 @@ def _read_tree(folder: Path) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> str:
-    try:
-        with open_file(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {error.strerror}",
-            expected="every file of the package",
-            remedy="Copy the package again from its origin, or export the model again",
-        ) from None
+    remedy = "Copy the package again from its origin, or export the model again"
+    with reading(path, expected="every file of the package", remedy=remedy), open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 NUM_VALUES = 64  # per tensor, evenly spaced

