@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +16,15 @@ EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_BROKEN_PIPE = 1  # as rich has it
 
+
+def finite(_: Any, value: Any) -> None:
+    """Refuse NaN and infinite numbers, which pass most comparisons."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("Must be a finite number.")
+
+
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
-Share = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1))]
+Share = Annotated[float, Parameter(validator=(validators.Number(gte=0, lte=1), finite))]
 Flag = Annotated[bool, Parameter(show_default=False)]
 Output = Annotated[Path | None, Parameter(name=["--output", "-o"])]
 Page = Annotated[Path, Parameter(name=["--output", "-o"])]
@@ -32,7 +40,7 @@ app = App(
     version=f"vitrail {__version__}",
     suppress_keyboard_interrupt=False,
     result_action="return_value",
-    default_parameter=Parameter(negative=""),
+    default_parameter=Parameter(negative="", validator=finite),
 )
 
 

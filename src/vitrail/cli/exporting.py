@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter, validators
 
 from vitrail.cli import show
-from vitrail.cli.app import Output, app
+from vitrail.cli.app import Output, app, finite
 from vitrail.core.errors import refuse
 
 if TYPE_CHECKING:
     from vitrail.engines.export.package import Comparison, Package
 
-PositiveNumber = Annotated[float, Parameter(validator=validators.Number(gt=0))]
-Points = Annotated[float, Parameter(validator=validators.Number(gte=0, lte=100))]
+PositiveNumber = Annotated[float, Parameter(validator=(validators.Number(gt=0), finite))]
+Points = Annotated[float, Parameter(validator=(validators.Number(gte=0, lte=100), finite))]
 
 
 @app.command(help_epilogue="Example: vitrail export runs/photos --format onnx -o photos-onnx")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from vitrail.core.errors import ConfigError, did_you_mean
+from vitrail.core.files import parse_json
 
 MOST_PIXELS = 2**24  # of a model's input, 4096x4096
 
@@ -39,7 +41,17 @@ class Config(BaseModel):
         tree = self.model_dump(mode="json")
         for path, value in changes.items():
             _assign(tree, path, value)
-        return self.from_tree(tree)
+        changed = self.from_tree(tree)
+        values = changed.model_dump()
+        for path in changes:
+            value = reduce(lambda node, part: node[part], path.split("."), values)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(
+                    f"{path} must be a finite number, not {value}",
+                    expected="a number, such as 0.001",
+                    remedy="Correct it, or leave it out",
+                )
+        return changed
 
     def only_given(self, changes: Mapping[str, Any]) -> Self:
         """Return ``with_changes`` with exactly the changed fields marked as given.
@@ -151,8 +163,8 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
                 remedy="Write the assignment without spaces, or quote it",
             )
         try:
-            changes[path.strip()] = json.loads(value)
-        except json.JSONDecodeError:
+            changes[path.strip()] = parse_json(value)
+        except ValueError:
             changes[path.strip()] = value
     return changes
 

@@ -1,0 +1,43 @@
+"""NaN and infinite numbers are refused as options and as settings, before anything is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from vitrail.cli import main
+
+WORDS = ("nan", "inf", "-inf")
+
+
+@pytest.mark.parametrize("number", WORDS)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("predict", "nowhere", "a.png", "--threshold"),
+        ("translate", "nowhere", "a.en", "--length-penalty"),
+        ("serve", "nowhere", "--max-wait-ms"),
+        ("serve", "nowhere", "--timeout"),
+        ("serve", "nowhere", "--max-upload-mb"),
+    ],
+)
+def test_options_are_finite(
+    arguments: tuple[str, ...], number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments[:-1], f"{arguments[-1]}={number}"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert f'Invalid value "{number}" for {arguments[-1]}' in told
+    assert "Must be" in told
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000, "[nan]"])
+def test_settings_of_odd_json_are_refused(value: str) -> None:
+    assert main(["train", "digits", "--set", f"train.steps={value}", "--dry-run"]) == 2
+
+
+@pytest.mark.parametrize("number", WORDS)
+@pytest.mark.parametrize(
+    "setting", ["optim.learning_rate", "optim.weight_decay", "data.test_fraction", "augment.mixup"]
+)
+def test_settings_are_finite(setting: str, number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "digits", "--set", f"{setting}={number}", "--dry-run"]) == 2
+    assert f"{setting.rpartition('.')[2]} must be" in " ".join(capsys.readouterr().err.split())
