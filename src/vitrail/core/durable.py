@@ -212,8 +212,8 @@ def _lock(path: Path, waits: bool) -> IO[str]:
 def _is_taken(path: Path, file: IO[str]) -> CheckpointError:
     file.seek(0)
     owner = {"host": "an unknown machine", "process": "?", "since": "a moment ago"}
-    with suppress(ValueError):
-        owner |= json.loads(file.read())
+    with suppress(ValueError, TypeError):  # it has not written yet
+        owner.update(json.loads(file.read()))
     return CheckpointError(
         "{} is in use by process {process} on {host} since {since}".format(path.parent, **owner),
         expected="one process at a time that writes there",
