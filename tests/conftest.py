@@ -26,6 +26,7 @@ typechecker.install()  # shapes and types of every call are checked in tests onl
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LONG = (  # seconds a test: first, so that at the end no worker waits for the last one
+    "faults/test_files.py",
     "train/test_processes.py",
     "train/test_checkpoints.py",
     "studies/test_comparing.py",

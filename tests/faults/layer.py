@@ -41,7 +41,7 @@ class Ended(NamedTuple):
     @property
     def is_clean(self) -> bool:
         """Whether it was done, but for files it names, was killed, or ended with an error message."""
-        told = {1: "vitrail: skipped: ", 2: "vitrail: error: "}.get(self.code)
+        told = {1: "vitrail: skipped:", 2: "vitrail: error:"}.get(self.code)
         is_known = told in self.stderr if told else self.code in (0, -signal.SIGKILL)
         return is_known and "Traceback" not in self.stderr
 

@@ -26,17 +26,17 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 
 def test_trainings_killed_at_calls_resume_to_the_same_files(commands: Commands, tmp_path: Path) -> None:
-    assert sum(islice(files.kills(commands, tmp_path), 2)) > 0
+    assert sum(islice(files.kills(commands, tmp_path), 1)) > 0
 
 
 @pytest.mark.parametrize(
     ("name", "calls"),
     [
-        ("train", [9, 40, 142, 260, 333, 447]),
-        ("read", [40, 142]),
-        ("predict", [20, 55, 77]),
-        ("evaluate", [15, 62]),
-        ("fix", [30, 301, 590]),
+        ("train", [40, 260, 447]),
+        ("read", [40]),
+        ("predict", [20, 55]),
+        ("evaluate", [62]),
+        ("fix", [30]),
     ],
 )
 def test_a_call_that_fails_loses_nothing(
@@ -48,4 +48,4 @@ def test_a_call_that_fails_loses_nothing(
 
 def test_damaged_files_of_a_run_are_refused_or_change_nothing(tmp_path: Path) -> None:
     with plain_pages():
-        assert runs.attack(tmp_path, range(0, 60, 11)) == []
+        assert runs.attack(tmp_path, range(0, 60, 25)) == []
