@@ -114,6 +114,25 @@ def test_what_an_extra_lacks_is_named_with_what_it_is_for(
     assert found["problems"] == [f"vitrail needs numpy>=9 ({numpy}): pip install --upgrade vitrail"]
 
 
+@pytest.mark.parametrize(
+    ("line", "driver"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22", "550.54.14"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build", "570.86.15"),
+        ("", None),
+    ],
+)
+def test_the_driver_and_a_containers_share_are_read(
+    line: str, driver: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"/proc/driver/nvidia/version": line, "/sys/fs/cgroup/cpu.max": "150000 100000\n"}
+    monkeypatch.setattr(installation, "_read", files.__getitem__)
+
+    hardware = installation.inspect_hardware()
+
+    assert (hardware.gpu_driver, hardware.container_cores) == (driver, 1.5)
+
+
 def test_a_folder_that_pip_did_not_install_is_described_too(
     alice: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

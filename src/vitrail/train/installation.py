@@ -120,7 +120,7 @@ def inspect_hardware() -> Hardware:
         warnings.simplefilter("always")
         machine = inspect_machine()
         gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    driver = re.search(r"Kernel Module\D*([\d.]+)", _read("/proc/driver/nvidia/version"))
+    driver = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", _read("/proc/driver/nvidia/version"))
     limit = re.match(r"(\d+) (\d+)", _read("/sys/fs/cgroup/cpu.max"))
     return Hardware(
         cpu=cpu_name(),
