@@ -1,9 +1,13 @@
-"""NaN and infinite numbers are refused as options and as settings, before anything is read."""
+"""NaN and infinite numbers are refused as options, as settings and as scores of a model."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from PIL import Image
+
+from making.saved_vit import save_vit
 from vitrail.cli import main
 
 WORDS = ("nan", "inf", "-inf")
@@ -41,3 +45,13 @@ def test_settings_of_odd_json_are_refused(value: str) -> None:
 def test_settings_are_finite(setting: str, number: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", "--set", f"{setting}={number}", "--dry-run"]) == 2
     assert f"{setting.rpartition('.')[2]} must be" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("sharpness", [float("nan"), float("inf")])
+def test_scores_that_are_no_numbers_are_an_error(
+    tmp_path: Path, sharpness: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (16, 24)).save(tmp_path / "a.png")
+    model = save_vit(tmp_path / "model", sharpness=sharpness)
+    assert main(["predict", str(model), str(tmp_path / "a.png")]) == 2
+    assert "the model's scores are NaN or infinite" in " ".join(capsys.readouterr().err.split())

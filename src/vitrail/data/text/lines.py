@@ -51,8 +51,11 @@ def read_list(path: Path, *, entry: str) -> list[str]:
     try:
         return decode_text(read_file(path)).splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        is_read = isinstance(error, UnicodeDecodeError)
-        reason = f"byte {error.start} is not {error.encoding.upper()} text" if is_read else error.strerror
+        reason = (
+            str(error.strerror)
+            if isinstance(error, OSError)
+            else (f"byte {error.start} is not {error.encoding.upper()} text")
+        )
         raise DataError(
             f"{path} cannot be read: {reason}",
             expected=f"{entry} in each line",

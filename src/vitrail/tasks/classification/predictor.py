@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from vitrail.core.errors import CheckpointError
 from vitrail.data.inputs import ImageInput, OneImage, name_input, name_inputs
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.choice import start_engine
@@ -206,6 +207,12 @@ class Predictor(ImageClassifier):
 
     def classify(self, pixels: UInt8[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch classes"]:
         (logits,) = self.engine.run((self.preprocessing.normalise(pixels),))
+        if not logits.isfinite().all():
+            raise CheckpointError(
+                "the model's scores are NaN or infinite",
+                expected="a model with finite weights, in a precision that holds its scores",
+                remedy="Use another checkpoint, or leave out --precision",
+            )
         return logits.softmax(dim=-1)
 
     def _calibrate(self, images: ImageInput | Iterable[ImageInput]) -> list[tuple[Tensor, ...]]:

@@ -143,7 +143,9 @@ def read_plain_pickle(path: Path) -> Any:
         if len(content) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
         for operation, argument, _ in pickletools.genops(content):
-            if "PUT" in operation.name and int(argument) > len(content):  # memory is taken for all before it
+            if (
+                "PUT" in operation.name and isinstance(argument, int) and argument > len(content)
+            ):  # memory is taken for all before it
                 raise ValueError(f"it numbers a value {argument:,}")
         return _Conversion(len(content)).plain(
             _PlainUnpickler(io.BytesIO(content), encoding="latin-1").load()
