@@ -298,10 +298,11 @@ def fuzz(reader: str, seconds: float, corpus: Path, targets_of: Targets) -> None
     corpus.mkdir(parents=True, exist_ok=True)
     (target, *_) = targets_of(reader, Path(tempfile.mkdtemp()))
     (corpus / "original").write_bytes(target.file.read_bytes())
-    for module in [name for name in sys.modules if name.startswith(INSTRUMENTED)]:
-        for value in vars(sys.modules[module]).values():
-            if isinstance(value, FunctionType) and value.__module__ == module:
-                atheris.instrument_func(value)
+    for name in [name for name in sys.modules if name.startswith(INSTRUMENTED)]:
+        for value in list(vars(sys.modules[name]).values()):
+            for each in (value, *(vars(value).values() if isinstance(value, type) else ())):
+                if isinstance(each, FunctionType) and each.__module__ == name:
+                    atheris.instrument_func(each)
 
     def mutate(content: bytes, most: int, seed: int) -> bytes:
         return target.mutate(bytes(content) or b"{}", Random(seed))[:most]

@@ -78,7 +78,8 @@ def mutate_json(content: bytes, random: Random) -> bytes:
             case 4 if isinstance(holder, dict):
                 holder[random.choice(TEXTS)] = deepcopy(random.choice([value, *ODD]))
             case 5:
-                holder[key] = random.choice(([value] * random.choice((1, 2, 300)), {"x": value}))
+                times = 2 if isinstance(value, dict | list) else 300  # not to grow without bound
+                holder[key] = random.choice(([value] * random.choice((1, times)), {"x": value}))
     return json.dumps(root[0], ensure_ascii=random.random() < 0.9).encode("utf-8", "surrogatepass")
 
 

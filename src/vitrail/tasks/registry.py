@@ -146,5 +146,5 @@ def recognise(source: str | os.PathLike[str]) -> str:
 
 def other_use(preprocessing: Mapping[str, Any]) -> str:
     """Return the right use of a model given to the wrong command, as the remedy of an error."""
-    name = preprocessing.get("task", FALLBACK)
+    name = str(preprocessing.get("task", FALLBACK))
     return f"Name another run; this one is for {TASKS[name].usage if name in TASKS else 'another command'}"

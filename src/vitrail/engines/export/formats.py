@@ -109,7 +109,10 @@ class OnnxFormat:
         options.log_severity_level = 3  # errors
         path = str(folder / MODEL_FILES["onnx"][0])
         try:
-            session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            # Falling back would try the same again, and print.
+            session = onnxruntime.InferenceSession(
+                path, options, providers=["CPUExecutionProvider"], enable_fallback=0
+            )
         except Exception as error:  # its errors have no base class
             raise unsupported("ONNX Runtime", error) from error
         names = [port.name for port in session.get_inputs()]
@@ -189,7 +192,7 @@ class OpenVinoFormat:
             reader = FrontEndManager().load_by_framework("ir")
             model = reader.convert(reader.load(str(folder / MODEL_FILES["openvino"][0])))
             compiled = openvino.Core().compile_model(model, "CPU", options)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # whose text may not be UTF-8
             raise unsupported("OpenVINO", error) from error
 
         def run(inputs: Inputs) -> Outputs:
