@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
@@ -16,10 +17,6 @@ JOINT_FILE, SOURCE_FILE, TARGET_FILE = "subwords.model", "source-subwords.model"
 ALPHABET_SHARE = 0.5  # of a vocabulary that single characters may take, so that there is room for merges
 TRAINING_THREADS = 4  # a constant, for the number is part of what the library writes
 MODEL = "a sentencepiece model with subwords for padding, begin, end and unknown"
-OF_VOCABULARY = {
-    "expected": "a vocabulary as it was saved with its model",
-    "remedy": "Restore the folder of the model, or train it again",
-}
 LONGEST_TEXT_BYTES = 2**30  # the library skips longer ones, by default all above 4,192 bytes
 
 
@@ -233,7 +230,7 @@ class PairVocabulary(NamedTuple):
         from vitrail.data.text import marian_subwords
 
         if marian_subwords.SPECIALS in files:
-            with reading(marian_subwords.SPECIALS, **OF_VOCABULARY):
+            with _reading(marian_subwords.SPECIALS):
                 return cls(*marian_subwords.from_files(files))
         if JOINT_FILE in files:
             joint = SentencePieceSubwords(files[JOINT_FILE])
@@ -265,7 +262,7 @@ def vocabulary_from_files(files: Mapping[str, bytes]) -> Subwords:
     kinds = {kind.file: kind for kind in (WordVocabulary, SentencePieceSubwords, CLIPSubwords, WordPieces)}
     for name, kind in kinds.items():
         if name in files:
-            with reading(name, **OF_VOCABULARY):
+            with _reading(name):
                 return kind.from_bytes(files[name])
     raise CheckpointError(
         "the model has no vocabulary beside its weights",
@@ -280,6 +277,11 @@ def _with_small_alphabet(texts: Sequence[str], size: int) -> list[str]:
     by_frequency = sorted(counts, key=lambda character: (-counts[character], character))
     rare = str.maketrans(dict.fromkeys(by_frequency[size:], " "))
     return [text.translate(rare) for text in texts] if rare else list(texts)
+
+
+def _reading(name: str) -> AbstractContextManager[None]:
+    expected, remedy = "a vocabulary as it was saved", "Restore the folder of the model, or train it again"
+    return reading(name, expected=expected, remedy=remedy)
 
 
 def unusable(fault: str, expected: str) -> CheckpointError:
