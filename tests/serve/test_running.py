@@ -368,8 +368,8 @@ def test_amounts_without_an_end_are_refused(name: str, capsys: pytest.CaptureFix
     assert main(["serve", "nowhere", option, "inf"]) == 2
 
     error = capsys.readouterr().err
-    assert name.removesuffix("_s") in error
-    assert "finite number" in error
+    assert option in error
+    assert "finite number" in " ".join(error.split())
 
 
 @pytest.mark.parametrize("host", ["http://models.example.org", "models.example.org:80", "a:80", "*", "a b"])

@@ -204,7 +204,7 @@ def test_steps_that_other_programs_hold_up_now_and_then_do_not_end_a_run(tmp_pat
 
     deadline = Deadline(clock() + budget_s, after_s=lambda step_s: 40 * step_s, clock=clock)
     started = clock()
-    run = Run.create(tmp_path, experiment, {})
+    run = Run.create(tmp_path, experiment, ())
     fit(TickingObjective(clock, seconds), toy_model(), NoisySource(31), None, run=run, deadline=deadline)
     assert 0.75 * budget_s < clock() - started < 1.03 * budget_s
 

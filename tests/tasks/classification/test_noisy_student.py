@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from PIL import Image
 
 from making.saved_vit import save_vit
 from vitrail.core.errors import CheckpointError, ConfigError, DataError
+from vitrail.core.sealed import read_sealed
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.data.settings import AugmentSettings
@@ -138,7 +138,7 @@ def test_the_recipe_trains_a_student_with_more_images(tmp_path: Path) -> None:
     )
 
     assert isinstance(student, TrainedRun)
-    settings = json.loads((student.folder / "config.json").read_text())
+    settings = read_sealed(student.folder / "config.json")
     assert (settings["model"]["depth"], settings["model"]["drop_path"]) == (4, 0.2)
     experiment = TASK.experiment.from_tree(settings)
     parts = TASK.assemble(experiment, TASK.open(experiment.data), {})  # type: ignore[arg-type]
