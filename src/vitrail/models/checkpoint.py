@@ -20,6 +20,7 @@ from vitrail.core.durable import atomic_folder, read_folder, write_durably
 from vitrail.core.errors import CheckpointError, ConfigError, reading
 from vitrail.core.files import read_file
 from vitrail.core.sealed import read_sealed, sealed
+from vitrail.models.unfilled import Unfilled
 
 CLASS_IDS_FILE = "class_ids.json"  # detectors: dataset ids of the classes, in label order
 MODEL_FORMAT = "vitrail-model"
@@ -173,6 +174,7 @@ def build_to_fit(config: Any, tensors: Mapping[str, Tensor], *, origin: Path) ->
     with (
         reading(f"the settings beside {origin}", expected="settings of a model", remedy=remedy),
         torch.device("meta"),
+        Unfilled(),  # initialising on the meta device takes a second of imports
     ):
         outline = config.build()
     check_same_tensors(state_tensors(outline), tensors, origin=origin)

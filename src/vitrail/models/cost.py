@@ -23,9 +23,9 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from vitrail.core.config import Config
 from vitrail.models.contract import DetectionModelConfig, ModelConfig, building
+from vitrail.models.unfilled import Unfilled
 from vitrail.nn.tap import TokenGrids
 
-FILLED = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye})
 PRODUCTS = frozenset(flop_registry)
 
 
@@ -80,7 +80,7 @@ def count_parameters(build: Callable[[], nn.Module]) -> int:
     collects = gc.isenabled()
     gc.disable()
     try:
-        with _Unfilled():
+        with Unfilled():
             model = build()
         return sum(parameter.numel() for parameter in model.parameters())
     finally:
@@ -140,27 +140,6 @@ def feature_shapes(model: nn.Module, images: Tensor) -> list[torch.Size]:
     """Return the shape of each feature map from ``model.features``; both on the meta device."""
     with torch.no_grad(), _Fused(_Meter()):
         return [each.shape for each in model.features(images)]  # type: ignore[operator]
-
-
-class _Unfilled(TorchFunctionMode):
-    """Allocate new tensors on the meta device, and skip their initialisation.
-
-    Small index tables are computed on their own device: on the meta device, torch computes each shape in
-    Python, which takes far longer than the values.
-    """
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if function in FILLED:
-            return function(*args, **{**kwargs, "device": kwargs.get("device") or "meta"})
-        name = getattr(function, "__name__", "")
-        if name.endswith("_") and not name.endswith("__") and name != "requires_grad_":
-            tensor = args[0] if args else kwargs["tensor"]  # as torch.nn.init names it
-            if tensor.is_meta:
-                return tensor
-        return function(*args, **kwargs)
 
 
 class _Meter(TorchDispatchMode):
