@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from html import escape
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,13 +98,14 @@ def view_pairs(dataset: PairDataset) -> DataView:
 class Side(NamedTuple):
     """One side of one split."""
 
-    split: str
     language: str
     texts: Sequence[str]
     names: Sequence[str]
     """Of each sentence."""
     characters: Characters
     """Of each sentence."""
+    faults: Mapping[str, np.ndarray]
+    """Masks of the unusable sentences by fault."""
     is_usable: np.ndarray
     """Whether each pair is usable, on both sides."""
 
@@ -120,80 +119,42 @@ class Side(NamedTuple):
         return self.items(mask & self.is_usable)
 
 
-@dataclass(frozen=True)
 class ExaminedPairs:
     """A data set with the inspection of each pair."""
 
-    dataset: PairDataset
+    def __init__(self, dataset: PairDataset) -> None:
+        self.dataset = dataset
+        self.both = {name: self._examine(split) for name, split in dataset.splits.items()}
+        self.sides = [side for sides in self.both.values() for side in sides]
+        self.of_language = dict(zip(dataset.languages, zip(*self.both.values(), strict=True), strict=True))
+        self.is_usable = {name: source.is_usable for name, (source, _) in self.both.items()}
+        self.num_pairs = sum(map(len, dataset.splits.values()))
 
-    @cached_property
-    def characters(self) -> dict[str, tuple[Characters, Characters]]:
-        splits = self.dataset.splits.items()
-        return {
-            name: (count_characters(each.sources), count_characters(each.targets)) for name, each in splits
-        }
-
-    @property
-    def num_pairs(self) -> int:
-        return sum(len(split) for split in self.dataset.splits.values())
-
-    @cached_property
-    def faults(self) -> dict[str, dict[str, np.ndarray]]:
-        """Masks of the unusable pairs by fault and split, for both sides: ``2 pairs``."""
-        return {
-            fault: {name: np.stack([*map(is_faulty, sides)]) for name, sides in self.characters.items()}
-            for fault, is_faulty in FAULTS.items()
-        }
-
-    @cached_property
-    def is_usable(self) -> dict[str, np.ndarray]:
-        """Mask of the usable pairs of each split."""
-        return {
-            name: np.logical_not(np.concatenate([masks[name] for masks in self.faults.values()]).any(axis=0))
-            for name in self.characters
-        }
+    def _examine(self, split: PairSplit) -> tuple[Side, Side]:
+        languages, texts = self.dataset.languages, (split.sources, split.targets)
+        characters = [count_characters(side) for side in texts]
+        faults = [{fault: is_faulty(side) for fault, is_faulty in FAULTS.items()} for side in characters]
+        is_usable = ~np.any([mask for side in faults for mask in side.values()], axis=0)
+        # of two files, the pair train.en:7 is train.de:7 on the other side
+        named = [
+            [name.replace(f".{languages[0]}:", f".{each}:") for name in split.names] for each in languages
+        ]
+        source, target = (
+            Side(*side, is_usable) for side in zip(languages, texts, named, characters, faults, strict=True)
+        )
+        return source, target
 
     @property
     def unusable(self) -> list[str]:
         splits = self.dataset.splits.items()
         return [split.names[i] for name, split in splits for i in np.flatnonzero(~self.is_usable[name])]
 
-    def sentence_name(self, pair: str, language: str) -> str:
-        """Name one side of a pair: of two files ``train.de:7``, where the pair is called ``train.en:7``."""
-        return pair.replace(f".{self.dataset.languages[0]}:", f".{language}:")
-
-    @cached_property
-    def sides(self) -> tuple[Side, ...]:
-        return tuple(
-            Side(
-                name,
-                language,
-                texts,
-                [self.sentence_name(pair, language) for pair in split.names],
-                characters,
-                self.is_usable[name],
-            )
-            for name, split in self.dataset.splits.items()
-            for language, texts, characters in zip(
-                self.dataset.languages, (split.sources, split.targets), self.characters[name], strict=True
-            )
-        )
-
-    def faulty_sides(self, fault: str) -> Iterator[tuple[Side, np.ndarray]]:
-        """Yield each side with the mask of a fault."""
-        masks = self.faults[fault].values()
-        yield from zip(self.sides, chain.from_iterable(masks), strict=True)
-
     @cached_property
     def script_of(self) -> dict[str, str]:
         """Predominant script of each language, if it has letters."""
         found = {}
-        for language in self.dataset.languages:
-            totals = sum(
-                side.characters.letters[side.is_usable].sum(axis=0)
-                for side in self.sides
-                if side.language == language
-            )
+        for language, sides in self.of_language.items():
+            totals = sum(side.characters.letters[side.is_usable].sum(axis=0) for side in sides)
             if np.any(totals):
                 found[language] = SCRIPTS[int(np.argmax(totals))]
         return found
@@ -205,20 +166,13 @@ class ExaminedPairs:
             "languages": list(self.dataset.languages),
             "format": self.dataset.format,
             "scripts": dict(self.script_of),
-            "words": {language: self._words(language) for language in self.dataset.languages},
+            "words": {language: _count_words(sides) for language, sides in self.of_language.items()},
         }
 
     def rows(self) -> Iterator[tuple[str, PairSplit, list[int]]]:
         """Yield each split with its name and the indices of usable pairs."""
         for name, split in self.dataset.splits.items():
             yield name, split, np.flatnonzero(self.is_usable[name]).tolist()
-
-    def _words(self, language: str) -> dict[str, float]:
-        used = [side.characters.words[side.is_usable] for side in self.sides if side.language == language]
-        words = np.concatenate(used)
-        if not len(words):
-            return {}
-        return {"mean": round(float(words.mean()), 2), "longest": int(words.max())}
 
 
 def find_too_few(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -235,24 +189,26 @@ def find_too_few(examined: ExaminedPairs) -> Iterator[Finding]:
 
 def find_empty_sides(examined: ExaminedPairs) -> Iterator[Finding]:
     """Pairs with an empty side."""
-    first, second = examined.dataset.languages
     items = []
-    for name, split in examined.dataset.splits.items():
-        source, target = examined.faults["empty"][name]
-        for index in np.flatnonzero(source | target):
-            side = first if source[index] else second
-            both = "both sides" if source[index] and target[index] else side
-            items.append(f"{examined.sentence_name(split.names[index], side)} ({both})")
+    for source, target in examined.both.values():
+        no_source, no_target = source.faults["empty"], target.faults["empty"]
+        for index in np.flatnonzero(no_source | no_target):
+            side = source if no_source[index] else target
+            both = "both sides" if no_source[index] and no_target[index] else side.language
+            items.append(f"{side.names[index]} ({both})")
     severity: Severity = "error" if len(items) == examined.num_pairs else "warning"
     yield from TEXTS.listed("empty-side", items, severity=severity, total=examined.num_pairs)
 
 
 def find_undecodable(examined: ExaminedPairs) -> Iterator[Finding]:
     """Sentences with bytes that are not UTF-8, or with the replacement character."""
-    items = [item for side, mask in examined.faulty_sides("undecodable") for item in side.items(mask)]
-    number = sum(int(mask.any(axis=0).sum()) for mask in examined.faults["undecodable"].values())
+    fault = "undecodable"
+    items = [item for side in examined.sides for item in side.items(side.faults[fault])]
+    number = sum(
+        int((source.faults[fault] | target.faults[fault]).sum()) for source, target in examined.both.values()
+    )
     severity: Severity = "error" if number > MAX_UNDECODABLE * examined.num_pairs else "warning"
-    yield from TEXTS.listed("undecodable", items, count=number, severity=severity, total=examined.num_pairs)
+    yield from TEXTS.listed(fault, items, count=number, severity=severity, total=examined.num_pairs)
 
 
 def find_too_long(examined: ExaminedPairs) -> Iterator[Finding]:
@@ -261,8 +217,8 @@ def find_too_long(examined: ExaminedPairs) -> Iterator[Finding]:
         "too-long",
         (
             f"{side.names[index]} ({side.language}, {side.characters.words[index]} words)"
-            for side, mask in examined.faulty_sides("too_long")
-            for index in np.flatnonzero(mask).tolist()
+            for side in examined.sides
+            for index in np.flatnonzero(side.faults["too_long"])
         ),
         words=MAX_WORDS,
         characters=MAX_CHARACTERS,
@@ -291,18 +247,17 @@ def find_other_scripts(examined: ExaminedPairs) -> Iterator[Finding]:
                 "unexpected-script", (language,), language=language, script=script, expected=expected
             )
         items: list[str] = []
-        for side in examined.sides:
-            if side.language == language:
-                letters = side.characters.letters.sum(axis=1)
-                others = letters - side.characters.letters[:, SCRIPTS.index(script)]
-                items += side.items((others >= MIN_LETTERS) & (2 * others > letters) & side.is_usable)
+        for side in examined.of_language[language]:
+            letters = side.characters.letters.sum(axis=1)
+            others = letters - side.characters.letters[:, SCRIPTS.index(script)]
+            items += side.items((others >= MIN_LETTERS) & (2 * others > letters) & side.is_usable)
         yield from TEXTS.listed("other-script", items, language=language, script=script)
 
 
 def find_odd_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
     """Pairs with an unusual length ratio."""
-    logs = {name: _log_lengths(sides) for name, sides in examined.characters.items()}
-    ratios = {name: target - source for name, (source, target) in logs.items()}
+    both = examined.both.items()
+    ratios = {name: _log_lengths(target) - _log_lengths(source) for name, (source, target) in both}
     usable = np.concatenate([ratios[name][mask] for name, mask in examined.is_usable.items()])
     if len(usable) < MIN_JUDGED:
         return
@@ -310,11 +265,11 @@ def find_odd_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
     deviation = 1.4826 * float(np.median(np.abs(usable - usual)))  # of a normal distribution
     bound = max(RATIO_DEVIATIONS * deviation, float(np.log(MIN_RATIO)))
     items = []
-    for name, split in examined.dataset.splits.items():
-        source, target = (side.lengths for side in examined.characters[name])
-        is_odd = (np.abs(ratios[name] - usual) > bound) & examined.is_usable[name]
+    for name, (source, target) in both:
+        is_odd = (np.abs(ratios[name] - usual) > bound) & source.is_usable
+        lengths = source.characters.lengths, target.characters.lengths
         items += [
-            f"{split.names[index]} ({source[index]} : {target[index]} characters)"
+            f"{source.names[index]} ({lengths[0][index]} : {lengths[1][index]} characters)"
             for index in np.flatnonzero(is_odd)
         ]
     yield from TEXTS.listed("length-ratio", items, bound=np.exp(bound))
@@ -322,8 +277,7 @@ def find_odd_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
 
 def find_unrelated_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
     """Lengths of both sides are uncorrelated: they do not belong together."""
-    mask = examined.is_usable["train"]
-    source, target = (side[mask] for side in _log_lengths(examined.characters["train"]))
+    source, target = (_log_lengths(side)[side.is_usable] for side in examined.both["train"])
     if len(source) < MIN_CORRELATED or not source.std() or not target.std():
         return
     correlation = float(np.corrcoef(source, target)[0, 1])
@@ -376,7 +330,7 @@ def find_copies(examined: ExaminedPairs) -> Iterator[Finding]:
     """Pairs whose target repeats the source."""
     items = []
     for name, split, indices in examined.rows():
-        has_letters = examined.characters[name][0].letters.sum(axis=1) > 0
+        has_letters = examined.both[name][0].characters.letters.sum(axis=1) > 0
         items += [
             split.names[index]
             for index in indices
@@ -420,9 +374,13 @@ def find_duplicates(examined: ExaminedPairs) -> Iterator[Finding]:
     )
 
 
-def _log_lengths(sides: tuple[Characters, Characters]) -> tuple[np.ndarray, np.ndarray]:
-    source, target = (np.log(side.lengths + SHORT_TEXT) for side in sides)
-    return source, target
+def _log_lengths(side: Side) -> np.ndarray:
+    return np.log(side.characters.lengths + SHORT_TEXT)
+
+
+def _count_words(sides: Iterable[Side]) -> dict[str, float]:
+    words = np.concatenate([side.characters.words[side.is_usable] for side in sides])
+    return {"mean": round(float(words.mean()), 2), "longest": int(words.max())} if len(words) else {}
 
 
 CHECKS: tuple[Callable[[ExaminedPairs], Iterator[Finding]], ...] = (
