@@ -39,7 +39,7 @@ from PIL import Image
 from http_load import Reply, Request, ask_closed, ask_open
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
-from vitrail.models.checkpoint import save_model
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.predictor import Predictor
 
 PROBABILITY_TOLERANCE = 1e-3  # batches of other sizes add in another order
@@ -272,14 +272,13 @@ def save_untrained(name: str, folder: Path) -> str:
     """Save a model with random weights, which takes as long as a trained one."""
     model = build(name)
     config: Any = model.config
-    save_model(
-        folder / "untrained",
+    LoadedModel(
         model,
         model_settings=model_settings(name),
         preprocessing=Preprocessing(image_size=config.image_size).model_dump(mode="json"),
         class_names=[f"class {label}" for label in range(config.num_classes)],
         about={},
-    )
+    ).save(folder / "untrained")
     return str(folder / "untrained")
 
 

@@ -10,7 +10,7 @@ import torch
 
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
-from vitrail.models.checkpoint import save_model
+from vitrail.models.checkpoint import LoadedModel
 
 CHANGES: dict[str, Any] = {
     "image_size": (12, 8),
@@ -38,12 +38,11 @@ def save_vit(
     model: Any = build("vit_nano", **changes)
     with torch.no_grad():
         model.head.weight.mul_(sharpness)
-    save_model(
-        folder,
+    LoadedModel(
         model,
         model_settings=model_settings("vit_nano", **changes),
         preprocessing=Preprocessing(image_size=image_size, mean=mean).model_dump(mode="json"),
         class_names=list(class_names),
         about={},
-    )
+    ).save(folder)
     return folder

@@ -18,7 +18,7 @@ from torch import nn
 
 from vitrail.core.errors import CheckpointError
 from vitrail.core.sealed import read_sealed, sealed
-from vitrail.models.checkpoint import FORMAT_VERSION, load_model, save_model, state_tensors
+from vitrail.models.checkpoint import FORMAT_VERSION, LoadedModel, load_model, state_tensors
 
 OPERATIONS = ("fsync", "rename", "rmdir", "mkdir")
 
@@ -49,14 +49,13 @@ def save(folder: Path, dim: int = 3, fill: float | None = None) -> Tied:
     model = Tied(dim)
     if fill is not None:
         nn.init.constant_(model.first.weight, fill)
-    save_model(
-        folder,
+    LoadedModel(
         model,
         model_settings={"name": "tied", "dim": dim},
         preprocessing={"mean": [0.5]},
         class_names=["cr\u00e8me", "noir"],
         about={"data": "none"},
-    )
+    ).save(folder)
     return model
 
 
@@ -76,7 +75,7 @@ def refuse(folder: Path, *words: str) -> None:
 def test_further_files_come_back_with_the_model_and_are_verified(tmp_path: Path) -> None:
     model = Tied(3)
     settings = {"model_settings": {"dim": 3}, "preprocessing": {}, "class_names": [], "about": {}}
-    save_model(tmp_path / "model", model, **settings, files={"source.model": b"eins\x00"})  # type: ignore[arg-type]
+    LoadedModel(model, **settings, files={"source.model": b"eins\x00"}).save(tmp_path / "model")  # type: ignore[arg-type]
     assert load_model(tmp_path / "model").files == {"source.model": b"eins\x00"}
 
     (tmp_path / "model" / "source.model").write_bytes(b"ein")

@@ -13,7 +13,7 @@ from making.random_weights import randomise
 from vitrail.core.errors import DataError
 from vitrail.interpret import record_attention
 from vitrail.models import build, config_from_settings, model_settings
-from vitrail.models.checkpoint import load_model, save_model
+from vitrail.models.checkpoint import LoadedModel, load_model
 from vitrail.models.clip import CLIP
 from vitrail.models.contract import ImageTextModel, check_texts
 
@@ -76,7 +76,7 @@ def test_settings_and_weights_survive_a_folder(model: CLIP, tmp_path) -> None:
     again = config_from_settings(json.loads(json.dumps(settings))).build()
     assert again.config == model.config
     arguments = {"preprocessing": {}, "class_names": [], "about": {}}
-    save_model(tmp_path / "model", model, model_settings=settings, **arguments)
+    LoadedModel(model, model_settings=settings, **arguments).save(tmp_path / "model")
     loaded = load_model(tmp_path / "model").model
 
     assert torch.equal(loaded.embed_texts(TOKENS, LENGTHS), model.embed_texts(TOKENS, LENGTHS))

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 
 from making.small_models import CHANGES, build_shaken, shrink, small_changes, small_configs
 from vitrail.models import MODELS, config_from_settings, model_settings
-from vitrail.models.checkpoint import load_model, save_model
+from vitrail.models.checkpoint import LoadedModel, load_model
 from vitrail.models.contract import (
     DetectionModelConfig,
     ImageModelConfig,
@@ -57,7 +57,7 @@ def test_a_saved_model_is_read_as_the_same(config, tmp_path):
     name = next(each for each in MODELS if MODELS[each].family == config.family)
     settings = {"name": name, **config.model_dump(mode="json")}
     parts = {"preprocessing": {}, "class_names": [*"abcde"], "about": {}}
-    save_model(tmp_path / "model", model, model_settings=settings, **parts)
+    LoadedModel(model, model_settings=settings, **parts).save(tmp_path / "model")
 
     again = load_model(tmp_path / "model").model.eval()
 

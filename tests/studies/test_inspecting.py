@@ -18,7 +18,7 @@ from vitrail.core.errors import CheckpointError, ConfigError, DataError
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.engines.loading import load_any
 from vitrail.models import build, model_settings
-from vitrail.models.checkpoint import save_model
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.studies.inspecting import HEAD_PANELS, inspect_learned
 
 MIXER = {"image_size": (8, 8), "patch_size": 4, "width": 12, "depth": 1, "num_classes": 3}
@@ -101,14 +101,13 @@ def test_other_images_need_no_labels_and_broken_ones_are_passed_over(saved: Path
 
 
 def test_a_model_without_positions_and_attention_says_so(tmp_path: Path) -> None:
-    save_model(
-        tmp_path / "mixer",
+    LoadedModel(
         build("mixer_s16", **MIXER),
         model_settings=model_settings("mixer_s16", **MIXER),
         preprocessing=Preprocessing(image_size=(8, 8)).model_dump(mode="json"),
         class_names=["blue", "green", "red"],
         about={},
-    )
+    ).save(tmp_path / "mixer")
     found = inspect_learned(tmp_path / "mixer")
 
     assert found.filters is not None

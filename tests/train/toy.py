@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.core.config import parse_assignments
-from vitrail.models.checkpoint import save_model
+from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.tasks.registry import open_run
 from vitrail.train.loop import fit
@@ -193,8 +193,8 @@ def train_toy(
     )
     if processes.is_first:
         about = {"scores": result.scores, "steps": result.steps}
-        save_model(
-            run.model_folder, result.model, model_settings={}, preprocessing={}, class_names=[], about=about
+        LoadedModel(result.model, model_settings={}, preprocessing={}, class_names=[], about=about).save(
+            run.model_folder
         )
     return run
 

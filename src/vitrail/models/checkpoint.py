@@ -49,7 +49,7 @@ class _Description(Config, extra="ignore"):
 
 
 class LoadedModel(NamedTuple):
-    """A model read from a folder, with its preprocessing and metadata."""
+    """A model with its preprocessing and metadata, as in a folder."""
 
     model: nn.Module
     """In evaluation mode, on the CPU."""
@@ -72,62 +72,40 @@ class LoadedModel(NamedTuple):
         return config_from_settings(self.model_settings)
 
     def save(self, folder: Path) -> None:
-        """Write everything into a folder as ``save_model`` does.
+        """Write ``model.safetensors`` and ``model.json``, atomically replacing a former model in the folder.
+
+        Parameters and persistent buffers are stored; tied tensors once.
 
         Raises:
             CheckpointError: the disk is full or not writable.
         """
-        save_model(folder, **self._asdict())
-
-
-def save_model(
-    folder: Path,
-    model: nn.Module,
-    *,
-    model_settings: dict[str, Any],
-    preprocessing: dict[str, Any],
-    class_names: list[str],
-    about: dict[str, Any],
-    files: Mapping[str, bytes] | None = None,
-) -> None:
-    """Write ``model.safetensors`` and ``model.json``, atomically replacing a former model in the folder.
-
-    Args:
-        model: its parameters and persistent buffers are stored; tied tensors once.
-        model_settings: as for ``vitrail.models.config_from_settings``.
-        class_names: one name for each output.
-        files: content of further files, by name.
-
-    Raises:
-        CheckpointError: the disk is full or not writable.
-    """
-    tensors = state_tensors(model)
-    weights = to_bytes(tensors)
-    description = {
-        "format": MODEL_FORMAT,
-        "version": FORMAT_VERSION,
-        "model": model_settings,
-        "preprocessing": preprocessing,
-        "class_names": class_names,
-        "about": about,
-        "weights": {
-            "file": WEIGHTS_FILE,
-            "sha256": hashlib.sha256(weights).hexdigest(),
-            "bytes": len(weights),
-            "tensors": len(tensors),
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        },
-        "files": {name: hashlib.sha256(content).hexdigest() for name, content in (files or {}).items()},
-    }
-    with atomic_folder(folder) as staged:
-        write_durably(staged / WEIGHTS_FILE, weights)
-        for name, content in (files or {}).items():
-            write_durably(staged / name, content)
-        write_durably(staged / MODEL_FILE, sealed(description))
+        tensors = state_tensors(self.model)
+        weights = to_bytes(tensors)
+        description = {
+            "format": MODEL_FORMAT,
+            "version": FORMAT_VERSION,
+            "model": self.model_settings,
+            "preprocessing": self.preprocessing,
+            "class_names": self.class_names,
+            "about": self.about,
+            "weights": {
+                "file": WEIGHTS_FILE,
+                "sha256": hashlib.sha256(weights).hexdigest(),
+                "bytes": len(weights),
+                "tensors": len(tensors),
+                "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            },
+            "files": {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()},
+        }
+        with atomic_folder(folder) as staged:
+            write_durably(staged / WEIGHTS_FILE, weights)
+            for name, content in self.files.items():
+                write_durably(staged / name, content)
+            write_durably(staged / MODEL_FILE, sealed(description))
 
 
 def load_model(folder: Path) -> LoadedModel:
-    """Read and verify what ``save_model`` wrote.
+    """Read and verify what ``LoadedModel.save`` wrote.
 
     Raises:
         CheckpointError: a file is missing, damaged, from a later version or holds another model's weights.

@@ -19,7 +19,7 @@ from vitrail.core.errors import ConfigError
 from vitrail.data.findings import Verdict
 from vitrail.engines.cpu import accelerate
 from vitrail.engines.loading import load, load_once
-from vitrail.models.checkpoint import load_model, save_model
+from vitrail.models.checkpoint import LoadedModel, load_model
 from vitrail.report.sections import RunRecord
 from vitrail.tasks.contract import Diagnosis, Parts
 from vitrail.tasks.diagnosing import diagnose
@@ -288,8 +288,7 @@ def write_results(run: Run, parts: Parts, model: nn.Module, report: Report, elap
     Raises:
         CheckpointError: the disk is full or not writable; the run can be resumed.
     """
-    save_model(
-        run.model_folder,
+    LoadedModel(
         model,
         model_settings=run.experiment.model.model_dump(mode="json"),
         preprocessing=parts.preprocessing.model_dump(mode="json"),
@@ -303,7 +302,7 @@ def write_results(run: Run, parts: Parts, model: nn.Module, report: Report, elap
             "written": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         },
         files=parts.files,
-    )
+    ).save(run.model_folder)
     report.save(run.path / REPORT_FILE)
     loaded, diagnosis = load_model(run.model_folder), diagnose(run, parts, report)
     record = _record_of(run, report, diagnosis)

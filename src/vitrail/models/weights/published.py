@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from vitrail.core.durable import check_replaceable
 from vitrail.core.errors import CheckpointError, ConfigError, check_name, did_you_mean, reading
 from vitrail.models import MODELS
-from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model, save_model
+from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model
 from vitrail.models.contract import (
     DetectionModelConfig,
     ImageModelConfig,
@@ -297,7 +297,7 @@ def convert_to_folder(source: str, folder: Path, *, model: str | None = None) ->
     """
     check_replaceable(folder, "a saved model", markers=(MODEL_FILE,), example="models/NAME")
     loaded = load_published(source, model=model)
-    save_model(folder, **loaded._asdict())
+    loaded.save(folder)
     again = load_model(folder)
     config = loaded.model.config
     assert isinstance(config, ModelConfig)
