@@ -113,14 +113,15 @@ def rows(ours: str, theirs: Sequence[str], *, to_theirs: Sequence[int]) -> Entry
     )
 
 
-def layer(ours: str, theirs: str, *, bias: bool = True) -> Iterator[Entry]:
-    """Map the weight and, by default, the bias of a layer."""
+def layer(ours: str, theirs: str | Sequence[str], *, bias: bool = True) -> Iterator[Entry]:
+    """Map the weight and, by default, the bias of a layer to one or several, which are joined."""
+    parts = [theirs] if isinstance(theirs, str) else theirs
     for name in ("weight", "bias") if bias else ("weight",):
-        yield same(f"{ours}.{name}", f"{theirs}.{name}")
+        yield joined(f"{ours}.{name}", [f"{part}.{name}" for part in parts])
 
 
 def layers(ours: str, theirs: str, names: Mapping[str, str | Sequence[str]]) -> Iterator[Entry]:
-    """Map the layers of a part: ``names`` are theirs by ours; several of theirs are joined to one of ours.
+    """Map the layers of a part: ``names`` are theirs by ours, as for ``layer``.
 
     Args:
         ours, theirs: the part's name on either side; empty for the whole model.
@@ -128,14 +129,7 @@ def layers(ours: str, theirs: str, names: Mapping[str, str | Sequence[str]]) -> 
     before, prefix = (f"{part}." if part else "" for part in (ours, theirs))
     for name, published in names.items():
         parts = [published] if isinstance(published, str) else published
-        for kind in ("weight", "bias"):
-            yield joined(f"{before}{name}.{kind}", [f"{prefix}{part}.{kind}" for part in parts])
-
-
-def joined_weights(ours: str, theirs: str, parts: Sequence[str], *, bias: bool = True) -> Iterator[Entry]:
-    """Map a linear layer that may have no bias to layers with concatenated outputs, as query, key, value."""
-    for name in ("weight", "bias") if bias else ("weight",):
-        yield joined(f"{ours}.{name}", [f"{theirs}.{part}.{name}" for part in parts])
+        yield from layer(f"{before}{name}", [f"{prefix}{part}" for part in parts])
 
 
 def torch_attention(ours: str, theirs: str) -> Iterator[Entry]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitrail.core.errors import CheckpointError
 
@@ -27,18 +27,8 @@ def copy_pretrained(model: nn.Module, pretrained: nn.Module) -> list[str]:
         CheckpointError: the two differ in more than the head; nothing is copied then.
     """
     targets, sources = model.state_dict(), pretrained.state_dict()
-    fresh = [
-        name
-        for name, target in targets.items()
-        if name.partition(".")[0].endswith(HEAD)
-        and (name not in sources or sources[name].shape != target.shape)
-    ]
-    faults = [
-        name
-        for name in targets.keys() | sources.keys()
-        if not name.partition(".")[0].endswith(HEAD)
-        and (name not in targets or name not in sources or targets[name].shape != sources[name].shape)
-    ]
+    differing = _differing(targets, sources)
+    faults = [name for name in differing if not name.partition(".")[0].endswith(HEAD)]
     if faults:
         raise CheckpointError(
             f"the weights differ from the model in {_listed(faults)}",
@@ -46,10 +36,9 @@ def copy_pretrained(model: nn.Module, pretrained: nn.Module) -> list[str]:
             remedy="Leave the model's settings to the weights; data.image_size may be set",
         )
     with torch.no_grad():
-        for name, target in targets.items():
-            if name not in fresh:
-                target.copy_(sources[name])
-    return fresh
+        for name in targets.keys() - differing:
+            targets[name].copy_(sources[name])
+    return [name for name in targets if name in differing]
 
 
 def copy_encoder(model: nn.Module, pretrained: nn.Module) -> None:
@@ -61,11 +50,10 @@ def copy_encoder(model: nn.Module, pretrained: nn.Module) -> None:
         CheckpointError: names or shapes of the tensors differ; nothing is copied then.
     """
     targets, sources = model.state_dict(), pretrained.state_dict()
-    faults = [name for name in targets if name not in sources or sources[name].shape != targets[name].shape]
-    faults += [
+    faults = [
         name
-        for name in sources
-        if name not in targets and name.split(".")[0] not in LEFT_OUT and not name.endswith(COUNTER)
+        for name in _differing(targets, sources)
+        if name in targets or not (name.split(".")[0] in LEFT_OUT or name.endswith(COUNTER))
     ]
     if faults:
         raise CheckpointError(
@@ -77,6 +65,12 @@ def copy_encoder(model: nn.Module, pretrained: nn.Module) -> None:
     with torch.no_grad():
         for name, target in targets.items():
             target.copy_(sources[name])
+
+
+def _differing(targets: Mapping[str, Tensor], sources: Mapping[str, Tensor]) -> set[str]:
+    """Return the names of the tensors that only one of two models has, or that have other shapes."""
+    shapes, others = ({name: each.shape for name, each in state.items()} for state in (targets, sources))
+    return {name for name, _ in shapes.items() ^ others.items()}
 
 
 def _listed(names: Sequence[str]) -> str:

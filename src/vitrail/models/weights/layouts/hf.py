@@ -28,7 +28,6 @@ from vitrail.models.weights.table import (
     batched,
     blocks,
     joined,
-    joined_weights,
     kernel,
     layer,
     layers,
@@ -55,9 +54,9 @@ def _vit(config: ViTConfig) -> Iterator[Entry]:
     yield rows("prefix", prefix, to_theirs=(1, 1, config.width))
     yield batched("positions.table", f"{embeddings}.position_embeddings")
     for ours, theirs in blocks(config.depth, "blocks.{}", model + ".layers.{}"):
-        attention = f"{theirs}.attention"
         yield from layers(ours, theirs, {**VIT_NORMS, **MLP, "mixer.projection": "attention.o_proj"})
-        yield from joined_weights(f"{ours}.mixer.qkv", attention, PROJECTIONS, bias=config.qkv_bias)
+        parts = [f"{theirs}.attention.{part}" for part in PROJECTIONS]
+        yield from layer(f"{ours}.mixer.qkv", parts, bias=config.qkv_bias)
     yield from layer("norm", f"{model}.layernorm")
     heads = {"head.label": "cls_classifier", "head.teacher": "distillation_classifier"}
     yield from layers("", "", heads if config.distilled else {"head": "classifier"})
@@ -67,7 +66,8 @@ def _swin(config: SwinConfig) -> Iterator[Entry]:
     yield from _swin_frame(config, "swin", {**MLP, "mixer.projection": "attention.o_proj"})
     for ours, theirs in blocks(config.depths, BLOCK, "swin.encoder.layers.{}.blocks.{}"):
         mixer, attention = f"{ours}.mixer", f"{theirs}.attention"
-        yield from joined_weights(f"{mixer}.qkv", attention, PROJECTIONS, bias=config.qkv_bias)
+        parts = [f"{attention}.{part}" for part in PROJECTIONS]
+        yield from layer(f"{mixer}.qkv", parts, bias=config.qkv_bias)
         biases = f"{attention}.relative_position_bias.relative_position_bias_table"
         yield same(f"{mixer}.relative_bias.table", biases)
 
