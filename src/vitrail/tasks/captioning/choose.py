@@ -10,16 +10,11 @@ from typing import Any
 
 from vitrail.core.errors import ConfigError
 from vitrail.data.settings import AugmentSettings
-from vitrail.engines.loading import Start
+from vitrail.engines.loading import Start, load_start_or_encoder
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
-from vitrail.tasks.contract import (
-    ModelRequest,
-    choose_image_training,
-    encoder_settings,
-    name_model,
-)
-from vitrail.train.machine import Machine
+from vitrail.tasks.contract import ModelRequest, choose_image_training, encoder_settings, name_model
+from vitrail.train.machine import inspect_machine
 from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings
 
@@ -31,24 +26,19 @@ MAX_PATCHES = 100  # of an image, for a recurrent decoder on a CPU; time grows w
 
 
 def choose(
-    dataset: CaptionDataset,
-    machine: Machine,
-    request: ModelRequest,
-    *,
-    start: Start | None = None,
-    asked: CaptionExperiment,
+    dataset: CaptionDataset, asked: CaptionExperiment, request: ModelRequest
 ) -> tuple[CaptionExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason.
 
-    Args:
-        start: initial weights; a captioner's model is used, an image model becomes the encoder, frozen unless
-            ``model.encoder_frozen`` says otherwise.
+    Of the weights, a captioner's model is used; an image model becomes the encoder, frozen unless
+    ``model.encoder_frozen`` says otherwise.
 
     Raises:
         ConfigError: there is no model of that name, the weights are another model's, or rewards are to train
             random weights.
     """
-    start = start or Start()
+    machine = inspect_machine()
+    start = load_start_or_encoder(asked.weights, request.get("encoder"), task="captioning")
     if start.whole is None and (asked.task.cider_reward or asked.task.bleu_reward):
         raise ConfigError(
             "self-critical training was asked for from an untrained captioner",

@@ -35,7 +35,6 @@ from vitrail.tasks.captioning.scores import BLEU4, CaptionTables
 from vitrail.tasks.captioning.self_critical import SelfCriticalObjective
 from vitrail.tasks.captioning.settings import CaptionDataSettings, CaptionExperiment, CaptionSettings
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations
-from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
 
@@ -55,6 +54,7 @@ class CaptioningTask(contract.Task):
     evaluation_batch = 32
     recognises = staticmethod(recognises)
     check = staticmethod(check_captions)
+    choose = staticmethod(choose)
     view = staticmethod(view_captions)
     predict_files = staticmethod(caption_files)
     conclude = staticmethod(conclude_captions)
@@ -68,12 +68,6 @@ class CaptioningTask(contract.Task):
 
     def open(self, data: CaptionDataSettings) -> CaptionDataset:
         return open_captions(data.source, settings=data)
-
-    def choose(
-        self, dataset: CaptionDataset, asked: CaptionExperiment, request: contract.ModelRequest
-    ) -> tuple[Experiment, list[contract.Choice]]:
-        start = load_start_or_encoder(asked.weights, request.get("encoder"), task=self.name)
-        return choose(dataset, inspect_machine(), request, start=start, asked=asked)
 
     def settle(self, experiment: CaptionExperiment, dataset: CaptionDataset) -> contract.Settled:
         """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from vitrail.data.findings import number_of
 from vitrail.data.settings import AugmentSettings
-from vitrail.models.checkpoint import LoadedModel
+from vitrail.engines.loading import load_start
 from vitrail.tasks.captioning.dataset import CaptionDataset
 from vitrail.tasks.contract import ModelRequest, name_model
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
-from vitrail.train.machine import Machine
+from vitrail.train.machine import inspect_machine
 from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings, TrainSettings
 
@@ -18,9 +18,10 @@ AUGMENT = AugmentSettings(min_crop_area=0.6, flip=True, colour=0.1)
 
 
 def choose(
-    dataset: CaptionDataset, machine: Machine, request: ModelRequest, *, pretrained: LoadedModel | None = None
+    dataset: CaptionDataset, asked: ContrastiveExperiment, request: ModelRequest
 ) -> tuple[ContrastiveExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason."""
+    machine, pretrained = inspect_machine(), load_start(asked.weights, request.name, task="contrastive")
     name, reason = name_model(pretrained, request.name, SMALL, "the small model of images and texts")
     config = pretrained.config if pretrained else request.configure(name)
     image_size = config.image_size

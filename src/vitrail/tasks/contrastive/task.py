@@ -30,7 +30,6 @@ from vitrail.tasks.contrastive.samples import ImageTextSource
 from vitrail.tasks.contrastive.settings import ContrastiveExperiment, ImageTextDataSettings
 from vitrail.tasks.contrastive.zero_shot import by_names, classes_to_score
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
-from vitrail.train.machine import inspect_machine
 from vitrail.train.objective import Objective
 from vitrail.train.settings import Experiment
 
@@ -50,6 +49,7 @@ class ContrastiveTask(contract.Task):
     evaluation_batch = 128
     fewest = 2  # the loss compares each image with the captions of others
     check = staticmethod(check_captions)
+    choose = staticmethod(choose)
     view = staticmethod(view_captions)
     conclude = staticmethod(conclude_retrieval)
     max_epochs = 200
@@ -62,12 +62,6 @@ class ContrastiveTask(contract.Task):
 
     def open(self, data: ImageTextDataSettings) -> CaptionDataset:
         return open_captions(data.source, settings=data)
-
-    def choose(
-        self, dataset: CaptionDataset, asked: ContrastiveExperiment, request: contract.ModelRequest
-    ) -> tuple[Experiment, list[contract.Choice]]:
-        pretrained = load_start(asked.weights, request.name, task=self.name)
-        return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
     def settle(self, experiment: ContrastiveExperiment, dataset: CaptionDataset) -> contract.Settled:
         """Learn the vocabulary or take that of the weights; set vocabulary and image size of the model."""

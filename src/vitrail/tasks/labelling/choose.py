@@ -5,12 +5,12 @@ The constants were measured on validation parts; ``docs/log.md`` has the experim
 
 from __future__ import annotations
 
-from vitrail.models.checkpoint import LoadedModel
+from vitrail.engines.loading import load_start
 from vitrail.models.contract import LabellingModelConfig
 from vitrail.tasks.contract import ModelRequest, name_model, precision_reason
 from vitrail.tasks.labelling.dataset import TextDataset
 from vitrail.tasks.labelling.settings import LabellingExperiment, TextDataSettings
-from vitrail.train.machine import Machine
+from vitrail.train.machine import inspect_machine
 from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings, TrainSettings
 
@@ -19,9 +19,10 @@ CPU_TOKENS, ACCELERATOR_TOKENS = 2048, 8192
 
 
 def choose(
-    dataset: TextDataset, machine: Machine, request: ModelRequest, *, pretrained: LoadedModel | None = None
+    dataset: TextDataset, asked: LabellingExperiment, request: ModelRequest
 ) -> tuple[LabellingExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason."""
+    machine, pretrained = inspect_machine(), load_start(asked.weights, request.name, task="labelling")
     count = len(dataset.train)
     wanted = {"num_classes": len(dataset.class_names), "labels": dataset.labels}
     why = "two blocks of attention suit thousands of texts"

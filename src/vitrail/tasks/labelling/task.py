@@ -30,7 +30,6 @@ from vitrail.tasks.labelling.report import write_labelling_report
 from vitrail.tasks.labelling.samples import TextSource
 from vitrail.tasks.labelling.settings import LabellingExperiment, TextDataSettings
 from vitrail.train.evaluate import Report
-from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
 NUM_EXPLAINED, MAX_EXPLAINED_WORDS = 4, 40  # in a report
@@ -60,6 +59,7 @@ class LabellingTask(contract.Task):
     evaluation_batch = 8192  # tokens
     recognises = staticmethod(recognises)
     check = staticmethod(check_texts)
+    choose = staticmethod(choose)
     view = staticmethod(view_texts)
     max_epochs = 40
     pretrained = "hf:google-bert/bert-base-uncased"
@@ -70,12 +70,6 @@ class LabellingTask(contract.Task):
 
     def open(self, data: TextDataSettings) -> TextDataset:
         return open_texts(data.source, settings=data)
-
-    def choose(
-        self, dataset: TextDataset, asked: LabellingExperiment, request: contract.ModelRequest
-    ) -> tuple[Experiment, list[contract.Choice]]:
-        pretrained = load_start(asked.weights, request.name, task=self.name)
-        return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
     def settle(self, experiment: LabellingExperiment, dataset: TextDataset) -> contract.Settled:
         """Learn the subwords, or take those of the weights, and set what depends on them."""

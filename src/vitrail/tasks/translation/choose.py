@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from vitrail.engines.loading import load_start
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.contract import ModelRequest, name_model, precision_reason
 from vitrail.tasks.translation.dataset import PairDataset
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment
-from vitrail.train.machine import Machine
+from vitrail.train.machine import inspect_machine
 from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings, TrainSettings
 
@@ -31,9 +32,10 @@ class Scale(NamedTuple):
 
 
 def choose(
-    dataset: PairDataset, machine: Machine, request: ModelRequest, *, pretrained: LoadedModel | None = None
+    dataset: PairDataset, asked: TranslationExperiment, request: ModelRequest
 ) -> tuple[TranslationExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason."""
+    machine, pretrained = inspect_machine(), load_start(asked.weights, request.name, task="translation")
     scale = _choose_scale(len(dataset.train), request.name, pretrained)
     chosen = {name: value for name, value in scale.changes.items() if request.get(name) is None}
     if any(request.get(name) not in (None, "attention") for name in ("mixer", "decoder_mixer")):

@@ -192,7 +192,7 @@ def find_empty_sides(examined: ExaminedPairs) -> Iterator[Finding]:
     items = []
     for source, target in examined.both.values():
         no_source, no_target = source.faults["empty"], target.faults["empty"]
-        for index in np.flatnonzero(no_source | no_target):
+        for index in np.flatnonzero(no_source | no_target).tolist():
             side = source if no_source[index] else target
             both = "both sides" if no_source[index] and no_target[index] else side.language
             items.append(f"{side.names[index]} ({both})")
@@ -218,7 +218,7 @@ def find_too_long(examined: ExaminedPairs) -> Iterator[Finding]:
         (
             f"{side.names[index]} ({side.language}, {side.characters.words[index]} words)"
             for side in examined.sides
-            for index in np.flatnonzero(side.faults["too_long"])
+            for index in np.flatnonzero(side.faults["too_long"]).tolist()
         ),
         words=MAX_WORDS,
         characters=MAX_CHARACTERS,
@@ -270,7 +270,7 @@ def find_odd_lengths(examined: ExaminedPairs) -> Iterator[Finding]:
         lengths = source.characters.lengths, target.characters.lengths
         items += [
             f"{source.names[index]} ({lengths[0][index]} : {lengths[1][index]} characters)"
-            for index in np.flatnonzero(is_odd)
+            for index in np.flatnonzero(is_odd).tolist()
         ]
     yield from TEXTS.listed("length-ratio", items, bound=np.exp(bound))
 

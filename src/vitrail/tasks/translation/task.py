@@ -26,7 +26,6 @@ from vitrail.tasks.translation.report import conclude_translations, write_transl
 from vitrail.tasks.translation.samples import PairSource
 from vitrail.tasks.translation.scores import BLEU, TranslationTables
 from vitrail.tasks.translation.settings import PairDataSettings, TranslationExperiment, TranslationSettings
-from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
 
@@ -48,6 +47,7 @@ class TranslationTask(contract.Task):
     evaluation_batch = 8192  # tokens
     recognises = staticmethod(recognises)
     check = staticmethod(check_pairs)
+    choose = staticmethod(choose)
     view = staticmethod(view_pairs)
     conclude = staticmethod(conclude_translations)
     max_epochs = 200
@@ -60,12 +60,6 @@ class TranslationTask(contract.Task):
 
     def open(self, data: PairDataSettings) -> PairDataset:
         return open_pairs(data.source, settings=data)
-
-    def choose(
-        self, dataset: PairDataset, asked: TranslationExperiment, request: contract.ModelRequest
-    ) -> tuple[Experiment, list[contract.Choice]]:
-        pretrained = load_start(asked.weights, request.name, task=self.name)
-        return choose(dataset, inspect_machine(), request, pretrained=pretrained)
 
     def settle(self, experiment: TranslationExperiment, dataset: PairDataset) -> contract.Settled:
         """Learn the vocabulary, or take that of the weights, and set the model's vocabulary size."""
