@@ -7,7 +7,6 @@ request. Both compute the same, so any model gives its attention maps at any tim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -78,50 +77,6 @@ def attention_weights(
     return masked_softmax(scores, may_attend).to(query.dtype)
 
 
-def attend_by(
-    query: Float[Tensor, "batch heads queries dim"],
-    key: Float[Tensor, "batch heads keys dim"],
-    value: Float[Tensor, "batch heads keys value_dim"],
-    *,
-    score: Score | None = None,
-    bias: Bias | None = None,
-    may_attend: Mask | None = None,
-    dropout: float = 0.0,
-    tap: Tap | None = None,
-    kind: str = "self",
-    grids: TokenGrids | None = None,
-    attend: Callable[..., Tensor] = attend,
-    drop: Callable[[Tensor, float], Tensor] = F.dropout,
-) -> Float[Tensor, "batch heads queries value_dim"]:
-    """Average the values with the weights ``softmax(score(query, key) + bias)``, and show them to a tap.
-
-    Dot products use the fused ``attend``; other scores form their weights.
-
-    Args:
-        score: by default the scaled dot product.
-        tap: receives the weights, or what they are computed from; ``kind`` and ``grids`` are for it.
-        attend: averages by dot products.
-        drop: drops weights of other scores.
-    """
-    if isinstance(score, AdditiveScore):
-        scores = score(query, key)
-        biased = scores if bias is None else scores + bias.to(scores.dtype)
-        weights = masked_softmax(biased, may_attend).to(value.dtype)
-        if tap is not None:
-            scored = Scored(query, key, scores, bias, may_attend)
-            tap.take_weights(weights, kind=kind, grids=grids, scored=scored)
-        result = drop(weights, dropout) @ value
-    else:
-        scale = None if score is None else score.scale
-        query = query if score is None else score(query)
-        if tap is not None:
-            tap(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, grids=grids)
-        result = attend(query, key, value, bias=bias, may_attend=may_attend, scale=scale, dropout=dropout)
-    if tap is not None:
-        tap.take_result(value, result)
-    return result
-
-
 class AttentionLayer(nn.Module):
     """What every layer of attention has: the function that averages, dropout of its weights, and a tap."""
 
@@ -150,21 +105,35 @@ class AttentionLayer(nn.Module):
         grids: TokenGrids | None = None,
         is_recorded: bool = True,
     ) -> Float[Tensor, "batch heads queries value_dim"]:
-        """Return ``attend_by`` with this layer's functions, dropout and, unless not recorded, its tap."""
-        return attend_by(
-            query,
-            key,
-            value,
-            score=score,
-            bias=bias,
-            may_attend=may_attend,
-            dropout=self.dropout if self.training else 0.0,
-            tap=self.tap if is_recorded else None,
-            kind=kind,
-            grids=grids,
-            attend=self.attend,
-            drop=self.drop,
-        )
+        """Average the values with the weights ``softmax(score(query, key) + bias)``; show both to the tap.
+
+        Dot products use the fused ``attend``; other scores form their weights.
+
+        Args:
+            score: by default the scaled dot product.
+            kind, grids: for the tap.
+            is_recorded: whether the tap is called.
+        """
+        tap, dropout = self.tap if is_recorded else None, self.dropout if self.training else 0.0
+        if isinstance(score, AdditiveScore):
+            scores = score(query, key)
+            biased = scores if bias is None else scores + bias.to(scores.dtype)
+            weights = masked_softmax(biased, may_attend).to(value.dtype)
+            if tap is not None:
+                scored = Scored(query, key, scores, bias, may_attend)
+                tap.take_weights(weights, kind=kind, grids=grids, scored=scored)
+            result = self.drop(weights, dropout) @ value
+        else:
+            scale = None if score is None else score.scale
+            query = query if score is None else score(query)
+            if tap is not None:
+                tap(query, key, bias=bias, may_attend=may_attend, scale=scale, kind=kind, grids=grids)
+            result = self.attend(
+                query, key, value, bias=bias, may_attend=may_attend, scale=scale, dropout=dropout
+            )
+        if tap is not None:
+            tap.take_result(value, result)
+        return result
 
 
 class Attention(AttentionLayer):

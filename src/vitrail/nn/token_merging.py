@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vitrail.nn.attention import Attention, attend_by
+from vitrail.nn.attention import Attention
 from vitrail.nn.blocks import Block
 from vitrail.nn.tap import TokenGrids
 from vitrail.nn.tokens import Grid, Tokens
@@ -140,11 +140,11 @@ class TokenMergingBlock(nn.Module):
             is_merged = state.owner.shape[1] > x.shape[1]
             # The log of a size as a bias counts a token in the softmax as often as its size.
             bias = state.sizes.log()[:, None, None, :] if is_merged else None
-            out = attend_by(query, key, value, score=layer.score, bias=bias, attend=layer.attend)
+            out = layer.average(query, key, value, score=layer.score, bias=bias)
         else:
             parts = (_of_first_tokens(part, state) for part in (query, key, value))
             grids = TokenGrids(queries=grid, keys=grid)
-            of_first = attend_by(*parts, score=layer.score, tap=layer.tap, grids=grids, attend=layer.attend)
+            of_first = layer.average(*parts, score=layer.score, grids=grids)
             sums = torch.zeros_like(query).scatter_add(2, _heads_index(of_first, state), of_first)
             out = sums / state.sizes[:, None, :, None].to(sums.dtype)
         return layer.projection(out.transpose(1, 2).flatten(2)), key.mean(dim=1)

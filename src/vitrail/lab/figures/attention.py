@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitrail.core.errors import ConfigError
 from vitrail.interpret.record import record_attention
 from vitrail.interpret.viewer.steps import steps_matrices
 from vitrail.lab.figures.drawing import Drawing, Drawn
 from vitrail.lab.figures.masks import words_of
-from vitrail.nn.attention import attend_by
+from vitrail.nn.attention import AttentionLayer
 from vitrail.nn.masks import causal_mask
 from vitrail.nn.sinusoidal import sinusoidal_positions
-from vitrail.nn.tap import Tap
 from vitrail.report.tiles import matrix_figure
 
 Rows = tuple[tuple[float, ...], ...]
 
 
-class Heads(nn.Module):
+class Heads(AttentionLayer):
     """Heads whose matrices are given: ``Q = X W_Q``, ``K = X W_K``, ``V = X W_V``."""
-
-    tap: Tap | None
 
     def __init__(self, query: Tensor, key: Tensor, value: Tensor, *, num_heads: int) -> None:
         super().__init__()
-        self.matrices, self.num_heads, self.tap = (query, key, value), num_heads, None
+        self.matrices, self.num_heads = (query, key, value), num_heads
 
     def forward(self, x: Tensor, *, may_attend: Tensor | None) -> Tensor:
         query, key, value = (
             (x @ each).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in self.matrices
         )
-        return attend_by(query, key, value, may_attend=may_attend, tap=self.tap)
+        return self.average(query, key, value, may_attend=may_attend)
 
 
 class AttentionHead(Drawing):
