@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from vitrail.nn.attention import AttentionLayer
@@ -79,8 +79,8 @@ def fit_windows(grid: Grid, window: Grid, *, shifted: bool) -> Windows:
 
 
 def split_windows(
-    x: Float[Tensor, "batch rows columns dim"], window: tuple[int, int]
-) -> Float[Tensor, "windows tokens dim"]:
+    x: Shaped[Tensor, "batch rows columns dim"], window: tuple[int, int]
+) -> Shaped[Tensor, "windows tokens dim"]:
     """Cut a grid of tokens into windows, which become the batch; row by row within an image.
 
     Args:
@@ -91,29 +91,17 @@ def split_windows(
     return patches.transpose(2, 3).flatten(3, 4).flatten(0, 2)  # windows tokens dim
 
 
-def join_windows(
-    windows: Float[Tensor, "windows tokens dim"], grid: Grid, window: tuple[int, int]
-) -> Float[Tensor, "batch rows columns dim"]:
-    """Undo ``split_windows``; ``grid`` is the rows and columns of one image."""
-    rows, columns = grid[0] // window[0], grid[1] // window[1]
-    patches = windows.reshape(-1, rows, columns, *window, windows.shape[-1])  # b r c y x d
-    return patches.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # b rows columns d
-
-
 def window_order(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " tokens"]:
     """Return the indices into the padded grid that put it into window order."""
     rows, columns = windows.completed
     patches = torch.arange(rows * columns, device=device).reshape(1, rows, columns, 1)
     rolled = patches.roll((-windows.shift[0], -windows.shift[1]), dims=(1, 2))
-    return split_windows(rolled.float(), windows.size).long().flatten()
+    return split_windows(rolled, windows.size).flatten()
 
 
 def grid_order(windows: Windows, *, device: torch.device | None = None) -> Int[Tensor, " tokens"]:
     """Return the indices that undo ``window_order``."""
-    rows, columns = windows.completed
-    order = torch.arange(rows * columns, device=device).reshape(-1, windows.num_tokens, 1)
-    rolled = join_windows(order.float(), windows.completed, windows.size)
-    return rolled.roll(windows.shift, dims=(1, 2)).long().flatten()
+    return window_order(windows, device=device).argsort()
 
 
 def window_positions(
@@ -152,7 +140,7 @@ def window_mask(
         are_padding.append(positions.roll(-shift) >= length - padding)
     region = regions[0][:, None] * 3 + regions[1]  # rows columns
     region = region.masked_fill(are_padding[0][:, None] | are_padding[1], PADDING_REGION)
-    split = split_windows(region[None, :, :, None].float(), windows.size)[..., 0]  # windows tokens
+    split = split_windows(region[None, :, :, None], windows.size)[..., 0]  # windows tokens
     return (split[:, :, None] == split[:, None, :])[:, None]  # windows 1 tokens tokens
 
 
