@@ -67,11 +67,9 @@ def mcnemar_exact(only_first: int, only_second: int) -> float:
     >>> mcnemar_exact(0, 5), mcnemar_exact(7, 7)
     (0.0625, 1.0)
     """
-    count, total, term = only_first + only_second, 0, 1
-    for number in range(min(only_first, only_second) + 1):
-        total += term
-        term = term * (count - number) // (number + 1)
-    return min(1.0, 2 * total / 2**count)
+    from scipy.special import bdtr  # the binomial distribution
+
+    return min(1.0, 2 * float(bdtr(min(only_first, only_second), only_first + only_second, 0.5)))
 
 
 def resample(count: int, num_resamples: int) -> Iterator[Int64[np.ndarray, " count"]]:
