@@ -24,6 +24,7 @@ from vitrail.lab.figures.drawing import draw_figure
 from vitrail.lab.figures.images import draw_borders
 from vitrail.lab.figures.masks import attended_regions, masks_of
 from vitrail.lab.figures.norms import Norms, normalised_together
+from vitrail.lab.small_clip import SmallClip
 from vitrail.nn.windows import fit_windows, window_positions
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
 from vitrail.tasks.labelling.predictor import Labeller
@@ -52,7 +53,7 @@ def colour_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a CLIP that knows colours for every model, and for the small one that would be trained."""
     module = import_module("vitrail.lab.figures.typographic")
     monkeypatch.setattr(module, "ImageTextEncoder", lambda source: ImageTextEncoder(load_colour_clip()))
-    monkeypatch.setattr(module, "train_small_clip", lambda **_: ImageTextEncoder(load_colour_clip()))
+    monkeypatch.setattr(SmallClip, "train_clip", lambda *_: ImageTextEncoder(load_colour_clip()))
 
 
 @pytest.fixture(scope="module")

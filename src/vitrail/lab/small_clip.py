@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, UInt8
 from PIL import Image, ImageDraw, ImageFont
+from pydantic import Field
 from torch import Tensor
 
+from vitrail.core.config import Config
 from vitrail.data.augment import shift
 from vitrail.data.text.rows import bounded_row, join_rows
 from vitrail.data.text.words import WordVocabulary
@@ -256,10 +258,6 @@ def _corners(shape: str) -> list[tuple[float, float]]:
 GRAMMAR = ("a", "photo", "of", "the", "word", "with")
 MAX_LENGTH = 14
 MAX_SHIFT = 2  # pixels
-CLIP_SETTINGS = ("size", "width", "num_scenes", "num_steps", "batch_size", "learning_rate")
-"""Arguments of ``train_small_clip`` that the claim ``typographic`` has as settings."""
-
-
 WORDS = WordVocabulary((*GRAMMAR, *SHAPES, *COLOURS))
 
 
@@ -290,48 +288,54 @@ def small_config(size: int, width: int) -> CLIPConfig:
     )
 
 
-def train_small_clip(
-    *,
-    seed: int,
-    size: int,
-    width: int,
-    num_scenes: int,
-    num_steps: int,
-    batch_size: int,
-    learning_rate: float,
-) -> ImageTextEncoder:
-    """Compose captioned images and train a CLIP on them.
+class SmallClip(Config):
+    """A CLIP that is trained on composed images; its fields are settings of those who train one."""
 
-    Args:
-        num_steps: of Muon and AdamW, with warm-up and cosine decay.
-        learning_rate: peak rate of AdamW.
-    """
-    random = Random(seed)
-    scenes = [draw_scene(random, size=size) for _ in range(num_scenes)]
-    encoded = WORDS.encode([each.caption for each in scenes])
-    tokens, lengths = join_rows([bounded_row(row, WORDS, MAX_LENGTH) for row in encoded], pad_id=WORDS.pad_id)
-    pixels = to_pixels([each.image for each in scenes])
-    preprocessing = ImageTextPreprocessing(image_size=(size, size))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = accelerate(small_config(size, width).build())
-        generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
-        # Muon for hidden matrices: it learned the shapes in half as many steps as AdamW alone.
-        settings = OptimSettings(name="muon", learning_rate=learning_rate, betas=(0.9, 0.98))
-        optimisers = Optimisers(model, settings)
-        model.train()
-        for step in range(num_steps):
-            chosen = torch.randperm(len(pixels), generator=generator)[:batch_size]
-            images = shift(preprocessing.normalise(pixels[chosen]), MAX_SHIFT, generator)
-            output = model(images, tokens[chosen], lengths[chosen])
-            targets = torch.arange(len(chosen))
-            both = (output.images, output.texts)
-            losses, _ = contrast(*both, *both, targets, output.scale)
-            torch.autograd.backward(losses.mean())
-            optimisers.clip()
-            optimisers.set_rate(rate_of(settings, (step + 0.5) / num_steps))
-            optimisers.step()
-    loaded = LoadedModel(
-        model.eval(), {"name": "clip_tiny"}, preprocessing.model_dump(mode="json"), [], {"origin": "the lab"}
-    )
-    return ImageTextEncoder(loaded, batch_size=256, subwords=WORDS)
+    size: int = Field(default=48, ge=16)
+    """Side of composed images in pixels."""
+    width: int = Field(default=48, ge=8, multiple_of=8)
+    """Token width of the small CLIP."""
+    num_scenes: int = Field(default=3000, ge=2)
+    """Training images composed."""
+    num_steps: int = Field(default=400, ge=1)
+    batch_size: int = Field(default=96, ge=2)
+    learning_rate: float = Field(default=3e-3, gt=0)
+    """Peak rate of AdamW, for what Muon does not train; with warm-up and cosine decay."""
+
+    def train_clip(self, seed: int) -> ImageTextEncoder:
+        """Compose captioned images and train on them."""
+        random = Random(seed)
+        scenes = [draw_scene(random, size=self.size) for _ in range(self.num_scenes)]
+        encoded = WORDS.encode([each.caption for each in scenes])
+        tokens, lengths = join_rows(
+            [bounded_row(row, WORDS, MAX_LENGTH) for row in encoded], pad_id=WORDS.pad_id
+        )
+        pixels = to_pixels([each.image for each in scenes])
+        preprocessing = ImageTextPreprocessing(image_size=(self.size, self.size))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = accelerate(small_config(self.size, self.width).build())
+            generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
+            # Muon for hidden matrices: it learned the shapes in half as many steps as AdamW alone.
+            settings = OptimSettings(name="muon", learning_rate=self.learning_rate, betas=(0.9, 0.98))
+            optimisers = Optimisers(model, settings)
+            model.train()
+            for step in range(self.num_steps):
+                chosen = torch.randperm(len(pixels), generator=generator)[: self.batch_size]
+                images = shift(preprocessing.normalise(pixels[chosen]), MAX_SHIFT, generator)
+                output = model(images, tokens[chosen], lengths[chosen])
+                targets = torch.arange(len(chosen))
+                both = (output.images, output.texts)
+                losses, _ = contrast(*both, *both, targets, output.scale)
+                torch.autograd.backward(losses.mean())
+                optimisers.clip()
+                optimisers.set_rate(rate_of(settings, (step + 0.5) / self.num_steps))
+                optimisers.step()
+        loaded = LoadedModel(
+            model.eval(),
+            {"name": "clip_tiny"},
+            preprocessing.model_dump(mode="json"),
+            [],
+            {"origin": "the lab"},
+        )
+        return ImageTextEncoder(loaded, batch_size=256, subwords=WORDS)

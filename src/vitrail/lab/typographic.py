@@ -25,15 +25,14 @@ from vitrail.interpret.heads import CLASS_TOKEN, silence_heads
 from vitrail.interpret.record import tapped_layers
 from vitrail.lab import harness as lab
 from vitrail.lab.small_clip import (
-    CLIP_SETTINGS,
     COLOURS,
     SHAPES,
     TEMPLATE,
     TEMPLATE_WITH_WORD,
+    SmallClip,
     draw_shape,
     hide_words,
     to_pixels,
-    train_small_clip,
     write_word,
 )
 from vitrail.tasks.classification.opening import open_dataset
@@ -411,7 +410,7 @@ def _draw_examples(axes: lab.Axes, rows: Sequence[ExampleRow], images: Sequence[
         inset.axis("off")
 
 
-class Typographic(lab.SeededClaim):
+class Typographic(SmallClip, lab.SeededClaim):
     """Attack a CLIP with written words, and defend it; a small one is trained unless weights are given."""
 
     statement = (
@@ -444,16 +443,6 @@ class Typographic(lab.SeededClaim):
     """Most test images."""
     num_calibration: int = Field(default=200, ge=1)
     """Most further images to choose heads on; half of the given images where those are few."""
-    size: int = Field(default=48, ge=16)
-    """Side of composed images in pixels."""
-    width: int = Field(default=48, ge=8, multiple_of=8)
-    """Token width of the small CLIP."""
-    num_scenes: int = Field(default=3000, ge=2)
-    """Training images composed."""
-    num_steps: int = Field(default=400, ge=1)
-    batch_size: int = Field(default=96, ge=2)
-    learning_rate: float = Field(default=3e-3, gt=0)
-    """Peak rate of AdamW, for what Muon does not train."""
 
     @model_validator(mode="after")
     def _check_templates(self) -> Self:
@@ -523,10 +512,7 @@ class Typographic(lab.SeededClaim):
 
     def _prepare(self, seed: int) -> tuple[Defender, AttackedImages, AttackedImages]:
         """Return a model with its defences, and attacked images for the test and for choosing heads."""
-        if self.weights is None:
-            encoder = train_small_clip(seed=seed, **{name: getattr(self, name) for name in CLIP_SETTINGS})
-        else:
-            encoder = ImageTextEncoder(self.weights)
+        encoder = self.train_clip(seed) if self.weights is None else ImageTextEncoder(self.weights)
         attacked, names = self._attack(encoder, seed)
         defender = Defender(
             encoder, names, template=self.template, template_with_word=self.template_with_word

@@ -12,8 +12,7 @@ from pydantic import Field
 from vitrail.core.errors import ConfigError
 from vitrail.data.images import read_image
 from vitrail.lab.figures.drawing import Drawing, Drawn
-from vitrail.lab.small_clip import CLIP_SETTINGS, SHAPES, TEMPLATE, draw_shape, train_small_clip, write_word
-from vitrail.lab.typographic import CLAIM
+from vitrail.lab.small_clip import SHAPES, TEMPLATE, SmallClip, draw_shape, write_word
 from vitrail.report.plots import COLOURS, frame, white_figure
 from vitrail.report.tiles import Matrix
 from vitrail.tasks.contrastive.predictor import ImageTextEncoder
@@ -64,11 +63,12 @@ class TypographicAttack(Drawing):
             names.append(word)
         random = Random(self.seed)
         clean = (
-            draw_shape(SHAPES[0], "red", random, size=CLAIM.size)
+            draw_shape(SHAPES[0], "red", random, size=SmallClip().size)
             if self.image is None
             else read_image(self.image)
         )
-        classifier = ZeroShotClassifier(self._open(), names, templates=templates)
+        encoder = SmallClip().train_clip(self.seed) if self.model is None else ImageTextEncoder(self.model)
+        classifier = ZeroShotClassifier(encoder, names, templates=templates)
         images = (clean, write_word(clean, word, random).image)
         pixels = torch.stack([classifier.read(np.asarray(each)) for each in images])
         probabilities = classifier.classify(pixels).numpy()
@@ -90,11 +90,6 @@ class TypographicAttack(Drawing):
             bars.set_xticks([0, 0.5, 1])
             bars.invert_yaxis()
         return Drawn(figure, (Matrix("class", values.T, shown, ("before", "after")),))
-
-    def _open(self) -> ImageTextEncoder:
-        if self.model is not None:
-            return ImageTextEncoder(self.model)
-        return train_small_clip(seed=self.seed, **{name: getattr(CLAIM, name) for name in CLIP_SETTINGS})
 
 
 DRAWINGS = (TypographicAttack(),)
