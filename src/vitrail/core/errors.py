@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from traceback import walk_tb
 from typing import Any
 
 _MOST_LISTED = 10  # names in a message
@@ -58,7 +59,7 @@ def reading(
 ) -> Iterator[None]:
     """Turn whatever a damaged file makes its reader raise into an error that names the file.
 
-    Parsers and unpicklers raise nearly anything. Our own errors are passed on.
+    Parsers and unpicklers raise nearly anything. Our own errors, and mistakes in our own code, are passed on.
 
     Args:
         done: what cannot be done with it.
@@ -68,9 +69,21 @@ def reading(
     except VitrailError:
         raise
     except Exception as fault:
+        if _is_mistake(fault):
+            raise
         said = getattr(fault, "strerror", None) or one_line(fault).rstrip(".")
         said = f"it lacks {fault}" if isinstance(fault, KeyError) else said
         raise error(f"{source} cannot be {done}: {said}", expected=expected, remedy=remedy) from fault
+
+
+def _is_mistake(fault: Exception) -> bool:
+    """Return whether our own code raised what no file can make it raise, as a misspelt name does."""
+    if isinstance(fault, AttributeError):  # not of a list where a file should have an object
+        home = getattr(fault.obj, "__module__", None) or getattr(fault.obj, "__name__", None)
+        return str(home).startswith("vitrail.")
+    *_, (frame, _) = walk_tb(fault.__traceback__)
+    is_ours = str(frame.f_globals.get("__name__")).startswith("vitrail.")
+    return is_ours and isinstance(fault, AssertionError | ImportError | NameError)
 
 
 def missing_package(
