@@ -30,4 +30,4 @@ def env(*, json: Flag = False) -> int:
 def _in_words(fact: object) -> str:
     if isinstance(fact, float):
         return f"{fact:.2f}"
-    return ", ".join(fact) or "none" if isinstance(fact, tuple) else "none" if fact is None else str(fact)
+    return ", ".join(fact) if isinstance(fact, list) and fact else str(fact or "none")

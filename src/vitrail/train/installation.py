@@ -12,14 +12,12 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from vitrail import __version__
 from vitrail.core.errors import one_line
@@ -48,42 +46,13 @@ LITTLE_GIB = 1.0  # of free memory or disk
 BUSY_LOAD = 1.5  # running programs per core from which timings suffer
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hardware:
-    """What this process may use, at this moment."""
-
-    cpu: str
-    cores: int
-    container_cores: float | None = None  # worth of time; None without a limit
-    threads: int
-    precision: str  # the fastest for training
-    load: float
-    free_memory_gib: float
-    free_disk_gib: float  # of the current folder
-    gpus: tuple[str, ...] = ()
-    gpu_driver: str | None = None  # NVIDIA's, on Linux
-    torch_cuda: str | None = None  # None of the CPU build
-    torch_warning: str | None = None  # on looking for a GPU
-    compiler: str | None = None  # for --engine compiled
-
-
 def describe_installation() -> dict[str, Any]:
     """Return a tree of plain values without names of users and hosts, home folders and secrets."""
-    installed = {canonicalize_name(each.name): each.version for each in metadata.distributions()}
-    needed = {extra: [*_required(extra)] for extra in ("", *dict(EXTRAS))}
-    lacking: dict[str, list[str]] = {extra: [] for extra in needed}
-    for extra, packages in needed.items():
-        for each in packages:
-            version = installed.get(canonicalize_name(each.name))
-            if version is None or not each.specifier.contains(version, prereleases=True):
-                lacking[extra].append(f"{each.name}{each.specifier} ({version or 'missing'})")
-    problems = [f"vitrail needs {each}: pip install --upgrade vitrail" for each in lacking[""]]
-    hardware: dict[str, Any] = {}
-    caches: dict[str, float] = {}
+    problems = [f"vitrail needs {each}: pip install --upgrade vitrail" for each in _lacking("")]
+    hardware, caches = dict[str, Any](), dict[str, float]()
     try:
-        inspected, caches = inspect_hardware(), measure_caches()
-        hardware = asdict(inspected)
-        problems += find_problems(inspected)
+        hardware, caches = inspect_hardware(), measure_caches()
+        problems += find_problems(hardware)
     except (ImportError, OSError, RuntimeError) as error:  # as of a build for other libraries
         problems.append(f"PyTorch cannot be used: {without_names(one_line(error))}")
     return {
@@ -91,13 +60,15 @@ def describe_installation() -> dict[str, Any]:
             "vitrail": __version__,
             "python": platform.python_version(),
             "system": platform.platform(),
-            **{each.name: installed.get(canonicalize_name(each.name)) for each in needed[""]},
+            **{package.name: version for package, version in _required("")},
         },
         "hardware": hardware,
         "extras": {
-            extra: f"needs {', '.join(lacking[extra])}, for {purpose}" if lacking[extra] else "installed"
+            extra: f"needs {', '.join(lacking)}, for {purpose}"
+            if (lacking := _lacking(extra))
+            else "installed"
             for extra, purpose in EXTRAS
-            if needed[extra]  # nothing is known where vitrail itself is not installed
+            if any(_required(extra))  # nothing is known where vitrail itself is not installed
         },
         "caches_gib": caches,
         "variables": {
@@ -109,8 +80,8 @@ def describe_installation() -> dict[str, Any]:
     }
 
 
-def inspect_hardware() -> Hardware:
-    """Inspect what this process may use."""
+def inspect_hardware() -> dict[str, Any]:
+    """Return what this process may use, at this moment."""
     import psutil
     import torch
 
@@ -122,45 +93,45 @@ def inspect_hardware() -> Hardware:
         gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     driver = re.search(r"Kernel Module.*?(\d+\.[\d.]+)", _read("/proc/driver/nvidia/version"))
     limit = re.match(r"(\d+) (\d+)", _read("/sys/fs/cgroup/cpu.max"))
-    return Hardware(
-        cpu=cpu_name(),
-        cores=machine.num_cores,
-        container_cores=int(limit[1]) / int(limit[2]) if limit else None,
-        threads=torch.get_num_threads(),
-        precision=machine.precision,
-        load=psutil.getloadavg()[0],
-        free_memory_gib=machine.free_memory_bytes / GIB,
-        free_disk_gib=shutil.disk_usage(".").free / GIB,
-        gpus=tuple(gpus) or (("Apple GPU",) if machine.device.type == "mps" else ()),
-        gpu_driver=driver and driver[1],
-        torch_cuda=torch.version.cuda,
-        torch_warning=without_names(one_line(said[0].message)) if said else None,
-        compiler=next(filter(shutil.which, ("g++", "clang++", "cl")), None),
-    )
+    return {
+        "cpu": cpu_name(),
+        "cores": machine.num_cores,
+        "container_cores": int(limit[1]) / int(limit[2]) if limit else None,  # worth of time
+        "threads": torch.get_num_threads(),
+        "precision": machine.precision,  # the fastest for training
+        "load": psutil.getloadavg()[0],
+        "free_memory_gib": machine.free_memory_bytes / GIB,
+        "free_disk_gib": shutil.disk_usage(".").free / GIB,
+        "gpus": gpus or (["Apple GPU"] if machine.device.type == "mps" else []),
+        "gpu_driver": driver and driver[1],  # NVIDIA's, on Linux
+        "torch_cuda": torch.version.cuda,  # None of the CPU build
+        "torch_warning": without_names(one_line(said[0].message)) if said else None,  # on looking for a GPU
+        "compiler": next(filter(shutil.which, ("g++", "clang++", "cl")), None),  # for --engine compiled
+    }
 
 
-def find_problems(hardware: Hardware) -> Iterator[str]:
+def find_problems(hardware: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is known to fail or to be slow, each with what to do."""
-    of, cores = hardware, min(hardware.cores, hardware.container_cores or hardware.cores)
-    if of.threads > cores:
-        fitting = f"set OMP_NUM_THREADS={max(int(cores), 1)}"
-        yield f"{of.threads} threads on {cores:g} cores wait for each other: {fitting}"
-    if of.load > BUSY_LOAD * of.cores:
-        yield f"other programs load the machine ({of.load:.1f}): timings and budgets suffer"
-    if of.torch_cuda and not of.gpus:
-        reason = of.torch_warning or "there is no driver"
+    threads, load, cores = hardware["threads"], hardware["load"], hardware["cores"]
+    if threads > (usable := min(cores, hardware["container_cores"] or cores)):
+        fitting = f"set OMP_NUM_THREADS={max(int(usable), 1)}"
+        yield f"{threads} threads on {usable:g} cores wait for each other: {fitting}"
+    if load > BUSY_LOAD * cores:
+        yield f"other programs load the machine ({load:.1f}): timings and budgets suffer"
+    cuda, driver, warning = hardware["torch_cuda"], hardware["gpu_driver"], hardware["torch_warning"]
+    if cuda and not hardware["gpus"]:
         remedy = "update the driver, or install the CPU build"
-        yield f"PyTorch for CUDA {of.torch_cuda} finds no GPU ({reason}): {remedy}"
-    elif of.torch_warning:
-        yield f"PyTorch warns of the GPU: {of.torch_warning}"
-    elif of.gpu_driver and not of.gpus:
-        yield f"PyTorch's CPU build uses no GPU (driver {of.gpu_driver}): install the build for CUDA"
-    if of.compiler is None:
+        yield f"PyTorch for CUDA {cuda} finds no GPU ({warning or 'there is no driver'}): {remedy}"
+    elif warning:
+        yield f"PyTorch warns of the GPU: {warning}"
+    elif driver and not hardware["gpus"]:
+        yield f"PyTorch's CPU build uses no GPU (driver {driver}): install the build for CUDA"
+    if hardware["compiler"] is None:
         yield "--engine compiled needs a C++ compiler: install g++"
-    if of.free_memory_gib < LITTLE_GIB:
-        yield f"{of.free_memory_gib:.1f} GiB of memory are free: choose a smaller batch or model"
-    if of.free_disk_gib < LITTLE_GIB:
-        yield f"{of.free_disk_gib:.1f} GiB of this disk are free: checkpoints may not fit"
+    if (free := hardware["free_memory_gib"]) < LITTLE_GIB:
+        yield f"{free:.1f} GiB of memory are free: choose a smaller batch or model"
+    if (free := hardware["free_disk_gib"]) < LITTLE_GIB:
+        yield f"{free:.1f} GiB of this disk are free: checkpoints may not fit"
 
 
 def measure_caches() -> dict[str, float]:
@@ -169,11 +140,11 @@ def measure_caches() -> dict[str, float]:
 
     from vitrail.data.feature_cache import cache_folder
 
-    datasets = os.environ.get("HF_DATASETS_CACHE") or Path(HF_HUB_CACHE).with_name("datasets")
+    datasets = os.environ.get("HF_DATASETS_CACHE", Path(HF_HUB_CACHE).with_name("datasets"))
     compiled = Path(tempfile.gettempdir(), f"torchinductor_{_user()}")
     compiled = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", compiled))
     sizes: dict[str, float] = {}
-    for folder in (str(cache_folder()), HF_HUB_CACHE, str(datasets), str(compiled)):
+    for folder in map(str, (cache_folder(), HF_HUB_CACHE, datasets, compiled)):
         files = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
         # links are not followed, as the hub's cache links to its own files
         if size := sum(file.lstat().st_size for file in files if os.path.lexists(file)):
@@ -197,15 +168,25 @@ def _user() -> str:
         return ""
 
 
-def _required(extra: str) -> Iterator[Requirement]:
-    """Yield what an extra requires; without a name, what is always required."""
+def _lacking(extra: str) -> list[str]:
+    """Return the packages of ``_required`` that are missing, or too old or new."""
+    return [
+        f"{package.name}{package.specifier} ({version or 'missing'})"
+        for package, version in _required(extra)
+        if version is None or not package.specifier.contains(version, prereleases=True)
+    ]
+
+
+def _required(extra: str) -> Iterator[tuple[Requirement, str | None]]:
+    """Yield what an extra requires with the version that is here; without a name, what is always required."""
     try:
         requirements = map(Requirement, metadata.requires("vitrail") or ())
     except metadata.PackageNotFoundError:
         return
     for each in requirements:
         if each.marker.evaluate({"extra": extra}) if each.marker else not extra:
-            yield each
+            found = next(iter(metadata.distributions(name=each.name)), None)
+            yield each, None if found is None else found.version
 
 
 def _read(path: str) -> str:
