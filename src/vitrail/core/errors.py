@@ -71,9 +71,17 @@ def reading(
     except Exception as fault:
         if _is_mistake(fault):
             raise
-        said = getattr(fault, "strerror", None) or one_line(fault).rstrip(".")
-        said = f"it lacks {fault}" if isinstance(fault, KeyError) else said
-        raise error(f"{source} cannot be {done}: {said}", expected=expected, remedy=remedy) from fault
+        given = f"{source} cannot be {done}: {reason_of(fault)}"
+        raise error(given, expected=expected, remedy=remedy) from fault
+
+
+def reason_of(fault: Exception) -> str:
+    """Return in a few words why something cannot be read."""
+    if isinstance(fault, UnicodeDecodeError):
+        return f"byte {fault.start} is not {fault.encoding.upper()} text"
+    if isinstance(fault, KeyError):
+        return f"it lacks {fault}"
+    return getattr(fault, "strerror", None) or one_line(fault).rstrip(".")
 
 
 def _is_mistake(fault: Exception) -> bool:

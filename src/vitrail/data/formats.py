@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from vitrail.core.errors import DataError, one_line
+from vitrail.core.errors import DataError, reading
 from vitrail.core.registry import Registry
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.findings import Finding
@@ -90,15 +91,13 @@ def layouts(formats: Mapping[str, Format[Any]]) -> str:
     return "one of: " + "; ".join(entry.layout for entry in formats.values())
 
 
-def damaged(path: Path, reason: object, *, expected: str = "the file as it was published") -> DataError:
-    """Return the error of a file of a known format that is damaged."""
-    said = f"an entry lacks {reason}" if isinstance(reason, KeyError) else one_line(reason)
-    said = "it is empty" if path.is_file() and not path.stat().st_size else said
-    return DataError(
-        f"{path} cannot be read: {said}",
-        expected=expected,
-        remedy="Download or write the file again",
-    )
+@contextmanager
+def reading_file(path: Path, *, expected: str = "the file as it was published") -> Iterator[None]:
+    """Turn the errors of reading a file into one that names it; a ``ValueError`` says what is wrong in it."""
+    with reading(path, expected=expected, remedy="Download or write the file again", error=DataError):
+        if path.is_file() and not path.stat().st_size:
+            raise ValueError("it is empty")
+        yield
 
 
 def is_name_on_hub(source: str, path: Path) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitrail.core.errors import DataError, import_optional, one_line
+from vitrail.core.errors import DataError, import_optional, one_line, reading
 from vitrail.core.files import expand, parse_json, read_file
 from vitrail.core.hub import without_waiting
 from vitrail.data.findings import Finding, about
@@ -123,15 +123,9 @@ def load_saved(path: Path) -> HubSet:
         DataError: it is damaged, or the package is not installed.
     """
     datasets = import_datasets(str(path))
-    try:
-        loaded = datasets.load_from_disk(str(path))
-    except Exception as error:  # whatever the package meets in a damaged folder
-        raise DataError(
-            f"{path} cannot be read as a saved data set: {one_line(error)}",
-            expected="a folder that save_to_disk of the package datasets wrote",
-            remedy="Save the data set again",
-        ) from None
-    return _by_split(loaded, str(path))
+    expected, done = "a folder that save_to_disk of the package datasets wrote", "read as a saved data set"
+    with reading(path, expected=expected, remedy="Save the data set again", error=DataError, done=done):
+        return _by_split(datasets.load_from_disk(str(path)), str(path))
 
 
 def load_named(name: str, load: Callable[[Any], Any], *, hint: str = "") -> HubSet:

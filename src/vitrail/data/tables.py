@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import DataError, import_optional, one_line
+from vitrail.core.errors import DataError, import_optional, reading
 from vitrail.core.files import expand, open_file, parse_json, read_file
 from vitrail.data.file_places import forms_of, is_image_name, lies_in
 from vitrail.data.findings import Finding, about, counted
@@ -117,17 +117,14 @@ def read_table(
     Raises:
         DataError: it cannot be read, a line is malformed, or a quote is not closed.
     """
-    if _suffix(path) == ".parquet":
-        return _read_parquet(path, wanted, flattened)
-    try:
+    expected = f"a complete {path.suffix} file, text encoded as UTF-8"
+    remedy = "Write the file again, or remove it"
+    with reading(path, expected=expected, remedy=remedy, error=DataError, done="read as a table"):
+        if _suffix(path) == ".parquet":
+            return _read_parquet(path, wanted, flattened)
         if _suffix(path) in JSON_SUFFIXES:
             return _read_json_lines(path, prose, flattened)
         return _read_delimited(path, joins_rest) if prose is None else _read_prose(path, prose)
-    except DataError:
-        raise
-    except (OSError, ValueError) as error:
-        remedy = "Write the file again, or remove it"
-        raise _unreadable(path, error, f"a complete {path.suffix} file", remedy) from None
 
 
 def join_parts(parts: Sequence[Table]) -> Table:
@@ -411,16 +408,12 @@ def arrow_columns(
 
 def _read_parquet(path: Path, wanted: Callable[[str, Any], bool], flattened: str) -> Table:
     parquet = import_optional("pyarrow.parquet", f"reading {path} needs", "pyarrow", "data", DataError)
-    try:
-        open_file(path).close()  # else a pipe would be waited for
-        file = parquet.ParquetFile(path)
-        schema = file.schema_arrow
-        names = [name for name in schema.names if name == flattened or wanted(name, schema.field(name).type)]
-        content = file.read(columns=names)
-        columns = arrow_columns(content, wanted, flattened)
-    except (OSError, ValueError) as error:
-        remedy = "Write or download the file again"
-        raise _unreadable(path, error, "a complete parquet file", remedy) from None
+    open_file(path).close()  # else a pipe would be waited for
+    file = parquet.ParquetFile(path)
+    schema = file.schema_arrow
+    names = [name for name in schema.names if name == flattened or wanted(name, schema.field(name).type)]
+    content = file.read(columns=names)
+    columns = arrow_columns(content, wanted, flattened)
     if not flattened:
         columns = dict.fromkeys(schema.names, ()) | columns
     try:
@@ -637,12 +630,4 @@ def _unclosed(path: Path, line: int) -> DataError:
         "part of it",
         expected='a quote (") at the beginning of a cell and one at its end',
         remedy='Close the quote, remove it, or double it ("") where it is part of a text',
-    )
-
-
-def _unreadable(path: Path, error: Exception, expected: str, remedy: str) -> DataError:
-    return DataError(
-        f"{path} cannot be read as a table: {one_line(error)}",
-        expected=f"{expected}, text encoded as UTF-8",
-        remedy=remedy,
     )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import zlib
 from pathlib import Path
 
-from vitrail.core.errors import DataError
+from vitrail.core.errors import DataError, reading
 from vitrail.core.files import PACKED, open_packed, read_file, unpacked_limit
 
 REPLACEMENT = "\ufffd"
@@ -48,36 +47,21 @@ def decode_text(content: bytes) -> str:
 
 def read_list(path: Path, *, entry: str) -> list[str]:
     """Read a list with one entry per line; ``DataError`` if a byte is no text: an entry would be lost."""
-    try:
+    expected = f"{entry} in each line"
+    with reading(path, expected=expected, remedy="Write the list again", error=DataError):
         return decode_text(read_file(path)).splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (
-            str(error.strerror)
-            if isinstance(error, OSError)
-            else (f"byte {error.start} is not {error.encoding.upper()} text")
-        )
-        raise DataError(
-            f"{path} cannot be read: {reason}",
-            expected=f"{entry} in each line",
-            remedy="Write the list again",
-        ) from None
 
 
 def read_content(path: Path, size: int = -1) -> bytes:
     """Read a file, or its first bytes, decompressed if its name ends in ``.gz``; else ``DataError``."""
-    try:
+    expected = "a complete file that may be read"
+    with reading(path, expected=expected, remedy="Copy or download it again", error=DataError):
         limit = unpacked_limit(path)
         with open_packed(path) as file:
             content = file.read(limit + 1 if size < 0 else size)
         if size < 0 and len(content) > limit:
-            raise OSError(f"it unpacks to more than {limit:,} bytes")
+            raise ValueError(f"it unpacks to more than {limit:,} bytes")
         return content
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path} cannot be read: {error.strerror or error if isinstance(error, OSError) else error}",
-            expected="a complete file that may be read",
-            remedy="Copy or download it again",
-        ) from None
 
 
 def split_lines(content: bytes) -> list[str]:

@@ -20,7 +20,6 @@ from vitrail.data.splits import SplitName
 
 TEXTS = FindingTexts(__file__)
 SPACES = re.compile(r"\s+")
-BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError)  # of a JSON file
 
 
 class CaptionSplit:

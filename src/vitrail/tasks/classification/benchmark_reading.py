@@ -11,7 +11,7 @@ from vitrail.core.errors import DataError
 from vitrail.core.files import expand, parse_json, read_file
 from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import Finding
-from vitrail.data.formats import RawDataset, damaged
+from vitrail.data.formats import RawDataset, reading_file
 from vitrail.data.splits import SPLITS
 from vitrail.tasks.classification.benchmarks import Benchmark, benchmark_of
 from vitrail.tasks.classification.formats import read_path
@@ -113,14 +113,11 @@ def read_real_labels(source: str) -> list[frozenset[int]]:
             remedy=f"Put {benchmark.download.split(',')[0]} there",
         )
     expected = f"JSON with {NUM_VALIDATION:,} lists of classes from 0 to 999"
-    try:
+    with reading_file(path, expected=expected):
         labels = [frozenset(map(int, entry)) for entry in parse_json(read_file(path))]
-    except (OSError, ValueError, TypeError) as error:
-        raise damaged(path, error, expected=expected) from None
-    known = range(benchmark.num_classes)
-    if len(labels) != NUM_VALIDATION or not all(label in known for entry in labels for label in entry):
-        reason = f"it holds {len(labels):,} lists, or numbers that are not classes"
-        raise damaged(path, reason, expected=expected)
+        known = range(benchmark.num_classes)
+        if len(labels) != NUM_VALIDATION or not all(label in known for entry in labels for label in entry):
+            raise ValueError(f"it holds {len(labels):,} lists, or numbers that are not classes")
     return labels
 
 

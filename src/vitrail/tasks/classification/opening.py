@@ -19,7 +19,7 @@ from vitrail.core.files import expand
 from vitrail.data.dataset import ImageDataset, ImageSplit, are_characters
 from vitrail.data.file_places import DATA_VARIABLE
 from vitrail.data.findings import about, number_of
-from vitrail.data.formats import HUB_PREFIX, RawDataset, damaged, format_of, locate
+from vitrail.data.formats import HUB_PREFIX, RawDataset, format_of, locate, reading_file
 from vitrail.data.settings import DataSettings
 from vitrail.data.splits import divide
 from vitrail.data.tables import tell_tables
@@ -197,12 +197,9 @@ def read_packaged(name: str) -> RawDataset:
     if found is None or not found.submodule_search_locations:
         raise missing_package(f"the built-in data set {name!r} needs", package, "demo", DataError)
     path = Path(found.submodule_search_locations[0], file)
-    try:
-        with gzip.open(path, "rt") as lines:
-            rows = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
-    except (OSError, EOFError, ValueError) as error:
-        expected = f"the file of {package} in the version of constraints.txt, for the built-in {name!r}"
-        raise damaged(path, error, expected=expected) from None
+    expected = f"the file of {package} in the version of constraints.txt, for the built-in {name!r}"
+    with reading_file(path, expected=expected), gzip.open(path, "rt") as lines:
+        rows = np.loadtxt(lines, delimiter=",", dtype=np.uint8)
     pixels = np.rint(rows[:, :-1].reshape(-1, side_px, side_px) * (255 / white)).astype(np.uint8)
     names = [f"{name}#{index}" for index in range(len(rows))]
     split = ImageSplit(pixels, rows[:, -1].astype(np.int64), names)

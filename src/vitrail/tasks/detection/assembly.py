@@ -145,15 +145,6 @@ class Classes:
         return tuple(key for key in self.keys if isinstance(key, int))
 
 
-def reason_of(error: Exception) -> str:
-    """Return in a few words why a file cannot be read."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start} is not {error.encoding.upper()} text"
-    if isinstance(error, RecursionError):
-        return "its brackets are nested too deeply"
-    return getattr(error, "strerror", None) or str(error)
-
-
 def finite_numbers(values: Sequence[Any]) -> list[float] | None:
     """Return values as finite numbers that float32 can hold, or None if one is not; text does not count."""
     numbers = []

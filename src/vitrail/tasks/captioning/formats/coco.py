@@ -11,10 +11,10 @@ from typing import Any
 
 from vitrail.core.files import parse_json, read_file
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, nested
-from vitrail.data.formats import Format, damaged
+from vitrail.data.formats import Format, reading_file
 from vitrail.data.splits import split_of
 from vitrail.data.text.lines import decode_text
-from vitrail.tasks.captioning.dataset import BROKEN, TEXTS, RawCaptions
+from vitrail.tasks.captioning.dataset import TEXTS, RawCaptions
 
 LISTS = '"images" (id, file_name) and "annotations" (image_id, caption)'
 PREFIX = "captions"  # of COCO's own files; instances_ and person_keypoints_ lie beside them
@@ -51,7 +51,7 @@ def read(path: Path) -> RawCaptions:
 
 def _read_file(file: Path, raw: RawCaptions) -> dict[str, list[Any]]:
     """Return the captions of a file by image name; may be empty."""
-    try:
+    with reading_file(file, expected=f"a JSON object with the lists {LISTS}, as COCO has it"):
         content = parse_json(decode_text(read_file(file)))
         images, annotations = content["images"], content["annotations"]
         names = {image["id"]: str(image["file_name"]) for image in images}
@@ -63,8 +63,6 @@ def _read_file(file: Path, raw: RawCaptions) -> dict[str, list[Any]]:
                 captions[names[number]].append(annotation.get("caption"))
             else:
                 unknown[f"{file.name}: image_id {number}"] = None
-    except BROKEN as error:
-        raise damaged(file, error, expected=f"a JSON object with the lists {LISTS}, as COCO has it") from None
     raw.without_image += unknown
     return captions
 

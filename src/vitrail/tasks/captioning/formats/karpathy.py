@@ -9,13 +9,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import DataError
 from vitrail.core.files import parse_json, read_file
 from vitrail.data.file_places import ImageFinder, both_ends, existing, folders_in, looks_like_coco
-from vitrail.data.formats import Format, damaged
+from vitrail.data.formats import Format, reading_file
 from vitrail.data.splits import SPLITS, SplitName, split_named
 from vitrail.data.text.lines import decode_text
-from vitrail.tasks.captioning.dataset import BROKEN, RawCaptions
+from vitrail.tasks.captioning.dataset import RawCaptions
 
 PUBLISHED = re.compile(r"^dataset_(flickr8k|flickr30k|coco)\.json$")
 
@@ -36,17 +35,13 @@ def read(path: Path) -> RawCaptions:
 
 def _read_file(file: Path) -> dict[SplitName, dict[str, list[Any]]]:
     found: dict[SplitName, dict[str, list[Any]]] = {}
-    try:
+    expected = 'a JSON object with the list "images", each with filename, split and sentences'
+    with reading_file(file, expected=expected):
         for image in parse_json(decode_text(read_file(file)))["images"]:
             name = "/".join(filter(None, (image.get("filepath"), image["filename"])))
             split = split_named(image.get("split", "train"), f"{name} in {file}")
             texts = [_text(sentence) for sentence in image["sentences"]]
             found.setdefault(split, {}).setdefault(name, []).extend(texts)
-    except DataError:
-        raise
-    except BROKEN as error:
-        expected = 'a JSON object with the list "images", each with filename, split and sentences'
-        raise damaged(file, error, expected=expected) from None
     return {split: found[split] for split in SPLITS if split in found}
 
 

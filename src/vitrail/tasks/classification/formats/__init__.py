@@ -11,7 +11,7 @@ from pathlib import Path
 from vitrail.core.errors import DataError
 from vitrail.core.files import parse_json, read_file
 from vitrail.data.findings import number_of
-from vitrail.data.formats import RawDataset, damaged, format_of, formats_in
+from vitrail.data.formats import RawDataset, format_of, formats_in, reading_file
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".7z", ".rar")
 FORMATS = formats_in("vitrail.tasks.classification.formats", "data format")
@@ -37,10 +37,8 @@ def read_path(path: Path, columns: tuple[str, str] = ("", "")) -> RawDataset:
         raw: RawDataset = found.read(path, columns) if any(columns) else found.read(path)
         return raw if raw.format else replace(raw, format=found.name)
     if path.suffix.lower() == ".json":
-        try:
+        with reading_file(path, expected="a complete JSON file, text encoded as UTF-8"):
             tree = parse_json(read_file(path).decode("utf-8-sig"))
-        except (OSError, ValueError) as error:
-            raise damaged(path, error, expected="a complete JSON file, text encoded as UTF-8") from None
         if isinstance(tree, list):
             raise DataError(
                 f"{path} is one JSON list of {number_of(len(tree), 'item')}",

@@ -6,6 +6,7 @@ import io
 import pickle
 import pickletools
 import re
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from vitrail.core.errors import DataError
 from vitrail.core.files import read_file
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.formats import Format, RawDataset, damaged
+from vitrail.data.formats import Format, RawDataset, reading_file
 from vitrail.data.splits import SplitName
 
 SIDE_PX = 32  # Krizhevsky 2009, section 3.1
@@ -43,6 +44,7 @@ def read(path: Path) -> RawDataset:
     has_ten = (folder / "data_batch_1").is_file() or (folder / "data_batch_1.bin").is_file()
     suffix = "" if (folder / "data_batch_1").is_file() or (folder / "meta").is_file() else ".bin"
     class_names = _class_names(folder, has_ten=has_ten, suffix=suffix)
+    read_batch = _read_binary if suffix else _read_pickle
     splits: dict[SplitName, ImageSplit] = {}
     for split, stems in (TEN if has_ten else HUNDRED).items():
         files = [folder / f"{stem}{suffix}" for stem in stems]
@@ -53,15 +55,16 @@ def read(path: Path) -> RawDataset:
                 expected=f"the files {', '.join(file.name for file in files)}",
                 remedy="Unpack the archive of the data set again",
             )
-        read_file = _read_pickle if not suffix else _read_binary
-        parts = [read_file(file, has_ten=has_ten) for file in files]
-        pixels = np.concatenate([part[0] for part in parts]).reshape(-1, 3, SIDE_PX, SIDE_PX)
-        labels = np.concatenate([part[1] for part in parts])
-        if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(class_names):
-            raise damaged(files[0], f"it has labels up to {labels.max()} of {len(class_names)} classes")
-        names = [f"{split}#{index}" for index in range(len(labels))]
+        parts = []
+        for file in files:
+            with reading_file(file):
+                pixels, labels = read_batch(file, has_ten=has_ten)
+                if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(class_names):
+                    raise ValueError(f"it has labels up to {labels.max()} of {len(class_names)} classes")
+                parts.append((pixels.reshape(-1, 3, SIDE_PX, SIDE_PX), labels))
+        pixels, labels = map(np.concatenate, zip(*parts, strict=True))
         images = np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
-        splits[split] = ImageSplit(images, labels, names)
+        splits[split] = ImageSplit(images, labels, [f"{split}#{index}" for index in range(len(labels))])
     return RawDataset(class_names=class_names, splits=splits, upright=False)
 
 
@@ -77,16 +80,15 @@ def _folder(path: Path) -> Path | None:
 def _class_names(folder: Path, *, has_ten: bool, suffix: str) -> tuple[str, ...]:
     if suffix:
         listed = folder / ("batches.meta.txt" if has_ten else "fine_label_names.txt")
-        try:
+        with reading_file(listed):
             lines = read_file(listed).decode("ascii").splitlines()
-        except (OSError, ValueError) as error:
-            raise damaged(listed, error) from None
         return tuple(filter(None, map(str.strip, lines)))
     meta = folder / ("batches.meta" if has_ten else "meta")
-    names = _text_keys(read_plain_pickle(meta)).get("label_names" if has_ten else "fine_label_names")
-    if not isinstance(names, list) or not names:
-        raise damaged(meta, "it holds no names of classes")
-    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    with reading_file(meta):
+        names = _text_keys(read_plain_pickle(meta)).get("label_names" if has_ten else "fine_label_names")
+        if not isinstance(names, list) or not names:
+            raise ValueError("it holds no names of classes")
+        return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
 
 
 def _read_pickle(path: Path, *, has_ten: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -99,15 +101,15 @@ def _read_pickle(path: Path, *, has_ten: bool) -> tuple[np.ndarray, np.ndarray]:
         or labels is None
         or len(labels) != len(pixels)
     ):
-        raise damaged(path, "it holds no table of pixels with as many labels")
-    return pixels, np.asarray(labels, dtype=np.int64)
+        raise ValueError("it holds no table of pixels with as many labels")
+    return pixels, np.fromiter(labels, dtype=np.int64)
 
 
 def _read_binary(path: Path, *, has_ten: bool) -> tuple[np.ndarray, np.ndarray]:
     num_labels = 1 if has_ten else 2  # the coarse one stands before the fine one
     content = np.frombuffer(read_file(path), dtype=np.uint8)
     if not len(content) or len(content) % (num_labels + PIXEL_BYTES):
-        raise damaged(path, f"it has {len(content):,} bytes")
+        raise ValueError(f"it has {len(content):,} bytes")
     rows = content.reshape(-1, num_labels + PIXEL_BYTES)
     return rows[:, num_labels:], rows[:, num_labels - 1].astype(np.int64)
 
@@ -138,21 +140,16 @@ def read_plain_pickle(path: Path) -> Any:
     Raises:
         DataError: the file cannot be read, is damaged, or holds anything else.
     """
-    try:
+    expected = "a complete pickle of numbers, texts and arrays alone, such as CIFAR's Python version"
+    with reading_file(path, expected=expected):
         content = read_file(path, MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
-        for operation, argument, _ in pickletools.genops(content):
-            if (
-                "PUT" in operation.name and isinstance(argument, int) and argument > len(content)
-            ):  # memory is taken for all before it
-                raise ValueError(f"it numbers a value {argument:,}")
-        return _Conversion(len(content)).plain(
-            _PlainUnpickler(io.BytesIO(content), encoding="latin-1").load()
-        )
-    except Exception as error:  # a damaged pickle can raise nearly anything
-        expected = "a complete pickle of numbers, texts and arrays alone, such as CIFAR's Python version"
-        raise damaged(path, error, expected=expected) from None
+        for operation, number, _ in pickletools.genops(content):
+            # memory would be taken for all numbers before it
+            if "PUT" in operation.name and isinstance(number, int) and number > len(content):
+                raise ValueError(f"it numbers a value {number:,}")
+        return _Plain().of(_PlainUnpickler(io.BytesIO(content), encoding="latin-1").load())
 
 
 # Classes, not functions, and each with its own __setstate__: a pickle cannot set attributes on any of them.
@@ -217,43 +214,31 @@ class _PlainUnpickler(pickle.Unpickler):
         return ALLOWED[module, name]
 
 
-class _Conversion:
-    """Turns stand-ins into plain values, each once, however often a pickle refers to it.
+class _Plain:
+    """Turns stand-ins into plain values, each once, however often a pickle refers to it."""
 
-    Args:
-        num_bytes: of the pickle; what its arrays and texts copy may be three times as large.
-    """
-
-    def __init__(self, num_bytes: int) -> None:
-        self._bytes_left = 3 * num_bytes
+    def __init__(self) -> None:
         self._done: dict[int, Any] = {}
+        self._encode = cache(partial(str.encode, encoding="latin-1"))  # one text may be of many arrays
 
-    def plain(self, value: Any) -> Any:
+    def of(self, value: Any) -> Any:
         if id(value) not in self._done:
             self._done[id(value)] = self._convert(value)
         return self._done[id(value)]
 
     def _convert(self, value: Any) -> Any:
         if isinstance(value, _Array):
-            return self._to_array(*value.parts) if value.parts else np.empty(0)
-        if isinstance(value, dict):
-            return {self.plain(key): self.plain(entry) for key, entry in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(self.plain(entry) for entry in value)
+            raw, dtype, shape, order = value.parts
+            raw = self._encode(raw) if isinstance(raw, str) else self.of(raw)
+            if not isinstance(dtype, _Dtype):
+                raise ValueError("it holds an array of no type of numbers")
+            return np.frombuffer(raw, dtype=dtype.type).reshape(shape, order=order)
         if isinstance(value, _Bytes):
-            return self._to_bytes(value.text)
+            return self._encode(value.text)
+        if isinstance(value, dict):
+            return {self.of(key): self.of(entry) for key, entry in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self.of(entry) for entry in value)
         if value is not None and not isinstance(value, bool | int | float | str | bytes | bytearray):
             raise ValueError("it holds more than plain values and arrays")
         return value
-
-    def _to_bytes(self, raw: Any) -> bytes:
-        content = raw if isinstance(raw, str | bytes | bytearray) else self.plain(raw)
-        self._bytes_left -= len(content)
-        if self._bytes_left < 0:
-            raise ValueError("its values are many times as large as the file")
-        return content.encode("latin-1") if isinstance(content, str) else bytes(content)
-
-    def _to_array(self, raw: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
-        if not isinstance(dtype, _Dtype):
-            raise ValueError("it holds an array of no type of numbers")
-        return np.frombuffer(self._to_bytes(raw), dtype=dtype.type).reshape(shape, order=order)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from vitrail.core.errors import DataError
 from vitrail.core.files import open_packed, unpacked_limit
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.formats import Format, RawDataset, damaged
+from vitrail.data.formats import Format, RawDataset, reading_file
 from vitrail.data.splits import SplitName
 from vitrail.data.text.lines import read_list
 
@@ -69,21 +68,18 @@ def read_idx(path: Path) -> np.ndarray:
     Raises:
         DataError: the file is damaged, or not IDX.
     """
-    try:
-        with open_packed(path) as file:
-            start = file.read(4)
-            if len(start) < 4 or start[:2] != b"\0\0" or start[2] != UNSIGNED_BYTE or not 1 <= start[3] <= 4:
-                raise ValueError(f"it starts with the bytes {start.hex(' ')}")
-            shape = struct.unpack(f">{start[3]}I", file.read(4 * start[3]))
-            size = int(np.prod(shape, dtype=object))
-            if size > unpacked_limit(path):
-                raise ValueError(f"its header announces {size:,} bytes")
-            content = file.read(size + 1)
-            if len(content) != size:
-                raise ValueError(f"its header announces {size:,} bytes and it holds {len(content):,}")
-    except (OSError, EOFError, ValueError, zlib.error, struct.error) as error:
-        expected = "a complete IDX file of bytes, such as the MNIST family's"
-        raise damaged(path, error, expected=expected) from None
+    expected = "a complete IDX file of bytes, such as the MNIST family's"
+    with reading_file(path, expected=expected), open_packed(path) as file:
+        start = file.read(4)
+        if len(start) < 4 or start[:2] != b"\0\0" or start[2] != UNSIGNED_BYTE or not 1 <= start[3] <= 4:
+            raise ValueError(f"it starts with the bytes {start.hex(' ')}")
+        shape = struct.unpack(f">{start[3]}I", file.read(4 * start[3]))
+        size = int(np.prod(shape, dtype=object))
+        if size > unpacked_limit(path):
+            raise ValueError(f"its header announces {size:,} bytes")
+        content = file.read(size + 1)
+        if len(content) != size:
+            raise ValueError(f"its header announces {size:,} bytes and it holds {len(content):,}")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 

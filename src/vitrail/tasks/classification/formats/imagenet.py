@@ -13,7 +13,7 @@ from vitrail.core.files import read_file
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.file_places import folders_in, is_image_name
 from vitrail.data.findings import Finding
-from vitrail.data.formats import Format, RawDataset, damaged
+from vitrail.data.formats import Format, RawDataset, reading_file
 from vitrail.data.splits import SplitName
 from vitrail.tasks.classification.formats.lists import read_matlab
 
@@ -153,28 +153,20 @@ def _all_classes(path: Path, present: set[str]) -> tuple[str, ...]:
 
 def _truth(path: Path) -> dict[int, str]:
     """Return the wnid of each validation image by its number, from whichever list is there."""
-    try:
-        return _read_truth(path)
-    except DataError:
-        raise
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise damaged(path, error, expected="the lists of classes as they were published") from None
-
-
-def _read_truth(path: Path) -> dict[int, str]:
-    if (path / KAGGLE).is_file():
-        rows = csv.DictReader(_lines(path / KAGGLE))
-        return {
-            validation_number(row["ImageId"]) or 0: row["PredictionString"].split(maxsplit=1)[0]
-            for row in rows
-        }
-    if (path / SYNSETS).is_file():
-        return dict(enumerate((line.strip() for line in _lines(path / SYNSETS)), start=1))
-    devkit = _devkit(path)
-    if devkit is None:
-        return {}
-    ids, wnids = [int(line) for line in _lines(devkit / TRUTH) if line.strip()], _wnids_of(devkit)
-    return {number: wnids[label] for number, label in enumerate(ids, start=1)}
+    with reading_file(path, expected="the lists of classes as they were published"):
+        if (path / KAGGLE).is_file():
+            rows = csv.DictReader(_lines(path / KAGGLE))
+            return {
+                validation_number(row["ImageId"]) or 0: row["PredictionString"].split(maxsplit=1)[0]
+                for row in rows
+            }
+        if (path / SYNSETS).is_file():
+            return dict(enumerate((line.strip() for line in _lines(path / SYNSETS)), start=1))
+        devkit = _devkit(path)
+        if devkit is None:
+            return {}
+        ids, wnids = [int(line) for line in _lines(devkit / TRUTH) if line.strip()], _wnids_of(devkit)
+        return {number: wnids[label] for number, label in enumerate(ids, start=1)}
 
 
 def _devkit(path: Path) -> Path | None:
@@ -190,10 +182,8 @@ def _wnids_of(devkit: Path) -> dict[int, str]:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    with reading_file(path, expected="text in UTF-8"):
         return read_file(path).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise damaged(path, error, expected="text in UTF-8") from None
 
 
 FORMAT = Format(

@@ -14,7 +14,7 @@ import numpy as np
 from vitrail.core.files import parse_json, read_file
 from vitrail.data.dataset import ImageSplit
 from vitrail.data.file_places import PEEK
-from vitrail.data.formats import Format, RawDataset, damaged
+from vitrail.data.formats import Format, RawDataset, reading_file
 from vitrail.data.splits import SplitName
 from vitrail.data.text.lines import read_list
 
@@ -46,28 +46,22 @@ def read_flowers(path: Path) -> RawDataset:
     Raises:
         DataError: a file is damaged.
     """
-    labels = _numbers(path / "imagelabels.mat", "labels")
-    if not len(labels) or labels.min() < 1 or labels.max() > NUM_FLOWERS:
-        raise damaged(path / "imagelabels.mat", "its labels are not 1 to 102")
+    labels = _numbers(path / "imagelabels.mat", "labels", NUM_FLOWERS)
     splits: dict[SplitName, ImageSplit] = {}
     for split, field in FLOWER_SETS.items():
-        numbers = _numbers(path / "setid.mat", field)
-        if not len(numbers) or numbers.min() < 1 or numbers.max() > len(labels):
-            raise damaged(path / "setid.mat", f"{field} names images that have no label")
+        numbers = _numbers(path / "setid.mat", field, len(labels))
         names = [f"jpg/image_{number:05d}.jpg" for number in numbers]
         splits[split] = _to_split(path, names, labels[numbers - 1] - 1)
     class_names = tuple(str(number) for number in range(1, NUM_FLOWERS + 1))
     return RawDataset(class_names=class_names, splits=splits, upright=False)
 
 
-def _numbers(path: Path, field: str) -> np.ndarray:
-    content = read_matlab(path)
-    if field not in content:
-        raise damaged(path, f"it has no field {field}")
-    try:
-        return np.asarray(content[field], dtype=np.int64).reshape(-1)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise damaged(path, error) from None
+def _numbers(path: Path, field: str, most: int) -> np.ndarray:
+    with reading_file(path):
+        numbers = np.asarray(read_matlab(path)[field], dtype=np.int64).reshape(-1)
+        if not len(numbers) or numbers.min() < 1 or numbers.max() > most:
+            raise ValueError(f"its {field} are not numbers from 1 to {most:,}")
+        return numbers
 
 
 def read_matlab(path: Path) -> dict[str, Any]:
@@ -75,20 +69,13 @@ def read_matlab(path: Path) -> dict[str, Any]:
 
     SciPy reads it in a process of its own: damaged files end that (SciPy 1.17, a segmentation fault).
     """
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", MATLAB_READER],
-            input=read_file(path),
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+    command = [sys.executable, "-c", MATLAB_READER]
+    with reading_file(path):
+        done = subprocess.run(command, input=read_file(path), capture_output=True, timeout=60, check=False)
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
             raise ValueError(said or f"its reader ended with code {done.returncode}")
         return dict(parse_json(done.stdout))
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise damaged(path, error) from None
 
 
 def recognises_pets(path: Path) -> bool:
@@ -146,18 +133,19 @@ def _read_lists(
     splits: dict[SplitName, ImageSplit] = {}
     class_names: dict[int, str] = {}
     for split, name in lists.items():
-        listed, names, labels = path / name, [], []
-        for number, line in enumerate(map(str.strip, read_list(listed, entry=expected)), start=1):
-            if not line or line.startswith("#"):
-                continue
-            found = form.fullmatch(line)
-            named = found.groupdict().get("class", "") if found else ""
-            if found is None or class_names.setdefault(int(found["label"]), named) != named:
-                raise damaged(listed, f"line {number} is {line!r}", expected=expected)
-            names.append(image.format(found["image"]))
-            labels.append(int(found["label"]))
-        if not names:
-            raise damaged(listed, "it names no image", expected="a line for each image")
+        names, labels = [], []
+        with reading_file(path / name, expected=f"a line for each image: {expected}"):
+            for number, line in enumerate(map(str.strip, read_list(path / name, entry=expected)), start=1):
+                if not line or line.startswith("#"):
+                    continue
+                found = form.fullmatch(line)
+                named = found.groupdict().get("class", "") if found else ""
+                if found is None or class_names.setdefault(int(found["label"]), named) != named:
+                    raise ValueError(f"line {number} is {line!r}")
+                names.append(image.format(found["image"]))
+                labels.append(int(found["label"]))
+            if not names:
+                raise ValueError("it names no image")
         splits[split] = _to_split(path, names, np.array(labels))
     return splits, class_names
 

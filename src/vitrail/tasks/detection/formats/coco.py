@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.core.errors import DataError
+from vitrail.core.errors import DataError, reading
 from vitrail.core.files import open_file, parse_json, read_file
 from vitrail.data.file_places import (
     PEEK,
@@ -39,7 +39,6 @@ from vitrail.tasks.detection.assembly import (
     claimed_size,
     finite_numbers,
     id_shift,
-    reason_of,
     whole_number,
 )
 from vitrail.tasks.detection.dataset import RawBoxes
@@ -56,10 +55,8 @@ def load_coco(path: Path) -> dict[str, list[Any]]:
     def faulty(given: str, remedy: str) -> DataError:
         return DataError(f"{path} {given}", expected=EXPECTED, remedy=remedy)
 
-    try:
+    with reading(path, expected=EXPECTED, remedy="Write or download the file again", error=DataError):
         content = parse_json(decode_text(read_file(path)))
-    except (OSError, ValueError) as error:
-        raise faulty(f"cannot be read: {reason_of(error)}", "Write or download the file again") from None
     if not isinstance(content, Mapping):
         listed = "a list, as files of predictions are" if isinstance(content, list) else repr(content)[:60]
         raise faulty(f"holds {listed}", "Give the file of annotations")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 from xml.parsers import expat
 
-from vitrail.core.errors import DataError
+from vitrail.core.errors import DataError, reason_of
 from vitrail.core.files import open_file, read_file
 from vitrail.data.file_places import (
     IMAGE_SUFFIXES,
@@ -41,7 +41,6 @@ from vitrail.tasks.detection.assembly import (
     as_number,
     assemble,
     claimed_size,
-    reason_of,
 )
 from vitrail.tasks.detection.dataset import RawBoxes
 

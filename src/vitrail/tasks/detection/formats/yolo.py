@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from vitrail.core.boxes import xyxy_to_cxcywh
-from vitrail.core.errors import DataError, import_optional
+from vitrail.core.errors import DataError, import_optional, reading, reason_of
 from vitrail.core.files import open_file, read_file
 from vitrail.data.file_places import (
     PEEK,
@@ -46,7 +46,6 @@ from vitrail.tasks.detection.assembly import (
     as_number,
     assemble,
     finite_numbers,
-    reason_of,
     whole_number,
 )
 from vitrail.tasks.detection.dataset import RawBoxes
@@ -139,13 +138,13 @@ def load_config(path: Path) -> YoloConfig:
     def faulty(given: str, expected: str) -> DataError:
         return DataError(f"{path} {given}", expected=expected, remedy="Correct the file")
 
-    if path.stat().st_size > MAX_BYTES:
-        raise faulty(f"has more than {MAX_BYTES:,} bytes", "names of classes and folders")
-    try:
-        text = read_file(path)
-        loader = getattr(
-            yaml, "CSafeLoader", yaml.SafeLoader
-        )  # twenty times as fast; deep nesting would end it
+    expected = "a YAML file with the keys names, train and val"
+    with reading(path, expected=expected, remedy="Correct the file", error=DataError):
+        text = read_file(path, MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+        # twenty times as fast; deep nesting would end it
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         depth = 0
         for number, event in enumerate(yaml.parse(text, loader)):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -153,11 +152,8 @@ def load_config(path: Path) -> YoloConfig:
                 raise ValueError(f"it has more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels")
         _check_size(yaml.compose(text, loader), {})
         content = yaml.load(text, loader)
-    except (yaml.YAMLError, OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise faulty(f"cannot be read: {reason}", "a YAML file with names, train and val") from None
     if not isinstance(content, Mapping):
-        raise faulty(f"holds {reprlib.repr(content)}", "a YAML file with the keys names, train and val")
+        raise faulty(f"holds {reprlib.repr(content)}", expected)
     folders: dict[SplitName, tuple[str, ...]] = {}
     for key, value in content.items():
         split = SPLIT_NAMES.get(str(key).lower())
