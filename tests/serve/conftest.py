@@ -9,8 +9,7 @@ from fastapi.testclient import TestClient
 
 from making.served_models import small_models
 from vitrail.serve.app import create_app
-from vitrail.serve.batching import BatchLimits
-from vitrail.serve.hosting import Hosting, Metrics
+from vitrail.serve.hosting import Hosting
 from vitrail.serve.settings import ServeSettings
 
 SETTINGS = ServeSettings(max_upload_mb=0.2, max_pixels=100_000, timeout_s=60, queue=5)
@@ -24,7 +23,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def hosting() -> Iterator[Hosting]:
     """One model of each kind, loaded."""
-    made = Hosting(small_models(), BatchLimits(capacity=SETTINGS.queue), Metrics())
+    made = Hosting(small_models(), SETTINGS)
     made.start()
     made.wait()
     yield made
@@ -34,5 +33,5 @@ def hosting() -> Iterator[Hosting]:
 @pytest.fixture(scope="session")
 def client(hosting: Hosting) -> Iterator[TestClient]:
     """A client of a server over them."""
-    with TestClient(create_app(hosting, SETTINGS, Metrics()), raise_server_exceptions=False) as made:
+    with TestClient(create_app(hosting, SETTINGS), raise_server_exceptions=False) as made:
         yield made

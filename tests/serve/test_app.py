@@ -19,8 +19,7 @@ from making.small_models import small_captioner
 from making.small_translators import ENGLISH, small_translator
 from vitrail.serve import uploads
 from vitrail.serve.app import create_app
-from vitrail.serve.batching import BatchLimits
-from vitrail.serve.hosting import Hosting, Metrics
+from vitrail.serve.hosting import Hosting
 from vitrail.serve.settings import ServeSettings
 from vitrail.tasks.captioning.predictor import Captioner
 from vitrail.tasks.classification.predictor import Predictor
@@ -323,7 +322,7 @@ def test_long_lists_are_refused_before_anything_is_made_of_their_elements(
 
 
 def test_very_long_texts_are_refused_before_they_are_tokenised(hosting: Hosting) -> None:
-    client = TestClient(create_app(hosting, ServeSettings(), Metrics()))
+    client = TestClient(create_app(hosting, ServeSettings()))
 
     for changes in ({"text": "a" * 1_000_001}, {"text": "a", "target": "a" * 1_000_001}):
         answer = client.post("/explain", json={"model": "en-de", **changes})
@@ -408,10 +407,10 @@ def test_models_tell_what_they_take(client: TestClient) -> None:
 
 
 def test_metrics_count_requests_batches_and_waiting(hosting: Hosting) -> None:
-    own = Hosting({"en-de": small_translator()}, BatchLimits(), metrics := Metrics())
+    own = Hosting({"en-de": small_translator()}, ServeSettings())
     own.start()
     own.wait()
-    client = TestClient(create_app(own, ServeSettings(), metrics))
+    client = TestClient(create_app(own, ServeSettings()))
     client.post("/predict", json={"texts": ["a", "b"]})
     client.post("/predict", content=b"?")
 
@@ -427,7 +426,7 @@ def test_metrics_count_requests_batches_and_waiting(hosting: Hosting) -> None:
 
 def test_a_token_is_asked_for_but_not_by_probes_and_pages(hosting: Hosting) -> None:
     settings = ServeSettings.from_tree({"token": "open-sesame"})
-    client = TestClient(create_app(hosting, settings, Metrics()))
+    client = TestClient(create_app(hosting, settings))
 
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic open-sesame"}):
         answer = client.get("/models", headers=headers)
@@ -469,7 +468,7 @@ def test_a_server_on_loopback_without_a_token_refuses_other_hosts_and_their_page
     """Or any page could read from it, once its name resolves to this machine (DNS rebinding)."""
 
     def answer(url: str = "http://127.0.0.1:8000", **settings: Any) -> Any:
-        app = create_app(hosting, ServeSettings.from_tree(settings), Metrics())
+        app = create_app(hosting, ServeSettings.from_tree(settings))
         return TestClient(app, base_url=url).get("/models", headers=headers)
 
     own = answer()

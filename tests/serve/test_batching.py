@@ -14,12 +14,12 @@ from vitrail.serve.batching import (
     GROUPS_KEPT,
     RETRIED_AFTER,
     TRIALS,
-    BatchLimits,
     BatchSizes,
     BatchWorker,
     Job,
     sizes_by_group,
 )
+from vitrail.serve.settings import ServeSettings
 from vitrail.tasks.serving import RefusalError
 
 
@@ -43,7 +43,7 @@ def hand_in(worker: BatchWorker, *works: Any, group: str | None = "all") -> list
 
 def occupied(gate: Gate, **limits: Any) -> tuple[BatchWorker, Any]:
     """Return a worker that computes its first job already, and that job's answer."""
-    worker = BatchWorker("gate", gate, BatchLimits(max_wait_s=0, **limits))
+    worker = BatchWorker("gate", gate, ServeSettings(max_wait_ms=0, **limits))
     (first,) = hand_in(worker, "first")
     assert gate.has_begun.wait(WAIT_S)
     return worker, first
@@ -76,8 +76,8 @@ def test_only_jobs_of_a_group_are_joined_and_those_of_none_are_alone(gate: Gate)
 
 def test_an_idle_model_waits_for_others_to_join() -> None:
     batches: list[int] = []
-    limits = BatchLimits(max_batch=2, max_wait_s=WAIT_S)
-    worker = BatchWorker("patient", list, limits, lambda size, _: batches.append(size))
+    settings = ServeSettings(max_batch=2, max_wait_ms=1000 * WAIT_S)
+    worker = BatchWorker("patient", list, settings, lambda size, _: batches.append(size))
 
     answers = [*hand_in(worker, 1), *hand_in(worker, 2)]
 
@@ -86,7 +86,7 @@ def test_an_idle_model_waits_for_others_to_join() -> None:
 
 
 def test_an_idle_model_that_gains_nothing_by_others_does_not_wait_for_them() -> None:
-    worker = BatchWorker("quick", list, BatchLimits(max_batch=2, max_wait_s=10 * WAIT_S))
+    worker = BatchWorker("quick", list, ServeSettings(max_batch=2, max_wait_ms=2000 * WAIT_S))
     sizes = worker._sizes(hash("all"))
     for _ in range(TRIALS):
         for size in sizes.sizes:
@@ -98,7 +98,7 @@ def test_an_idle_model_that_gains_nothing_by_others_does_not_wait_for_them() -> 
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_again(gate: Gate) -> None:
-    worker, _ = occupied(gate, capacity=3)
+    worker, _ = occupied(gate, queue=3)
     hand_in(worker, 1, 2)
 
     with pytest.raises(RefusalError, match="2 inputs wait") as refused, worker.reserve(2):
@@ -112,7 +112,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(gate: Gate) -> None:
 
 
 def test_slots_that_were_not_used_are_released(gate: Gate) -> None:
-    worker, _ = occupied(gate, capacity=3)
+    worker, _ = occupied(gate, queue=3)
     with worker.reserve(3) as submit:
         submit(Job(1, "all"))
         assert len(worker) == 3

@@ -11,8 +11,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from making.bright_boxes import bright_detector
 from making.served_models import small_classifier, small_models
 from vitrail.serve import hosting as module
-from vitrail.serve.batching import BatchLimits
-from vitrail.serve.hosting import Hosting, Metrics, warm_up
+from vitrail.serve.hosting import Hosting, warm_up
+from vitrail.serve.settings import ServeSettings
 from vitrail.tasks.classification.served import ServedPredictor
 from vitrail.tasks.detection.served import ServedDetector
 from vitrail.tasks.serving import EngineChoice, open_servable
@@ -80,7 +80,7 @@ def test_models_that_are_converted_take_turns(
 
     monkeypatch.setattr(module, "open_servable", open_and_count)
     sources = {name: small_classifier() for name in "abc"}
-    hosting = Hosting(sources, BatchLimits(), Metrics(), choice=EngineChoice(engine))
+    hosting = Hosting(sources, ServeSettings(engine=engine))
 
     hosting.start()
     hosting.wait()
@@ -100,7 +100,7 @@ def test_closing_waits_for_models_that_are_still_loading(monkeypatch: pytest.Mon
         return open_servable(source, choice)
 
     monkeypatch.setattr(module, "open_servable", open_late)
-    hosting = Hosting({"late": small_classifier()}, BatchLimits(), Metrics(), choice=EngineChoice())
+    hosting = Hosting({"late": small_classifier()}, ServeSettings())
     hosting.start()
     assert begun.wait(20)
     threading.Timer(0.1, closing.set).start()

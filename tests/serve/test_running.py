@@ -242,8 +242,7 @@ def test_models_are_loaded_side_by_side_and_asked_for_meanwhile(monkeypatch: pyt
     loaded = threading.Event()
     hosting = Hosting(
         {"large": "large", "small": small_classifier()},
-        module.BatchLimits(),
-        module.Metrics(),
+        ServeSettings(),
         on_loaded=lambda model: loaded.set(),
     )
     hosting.start()

@@ -19,11 +19,11 @@ from vitrail.data.images import TooManyPixelsError
 from vitrail.interpret.viewer.page import explanation_data
 from vitrail.serve.batching import Job
 from vitrail.serve.description import DESCRIPTION, OPERATIONS
-from vitrail.serve.hosting import CONTENT_TYPE, Explain, HostedModel, Hosting, Metrics
+from vitrail.serve.hosting import CONTENT_TYPE, Explain, HostedModel, Hosting
 from vitrail.serve.page import STATIC_FILES, docs_page, front_page
 from vitrail.serve.settings import ServeSettings
 from vitrail.serve.uploads import Asked, UploadBudget, read_body, take_apart
-from vitrail.serve.watching import MODEL_KEY, Watch, add_error_answers
+from vitrail.serve.watching import MODEL_KEY, Watch, answer_http_error
 from vitrail.tasks.serving import (
     ClientGoneError,
     Options,
@@ -39,9 +39,9 @@ MAX_EXPLANATIONS = 8  # at once: each holds all attention of an image, tens of m
 UPLOADS_AT_ONCE = 8  # uploads of the maximum size that may be held at once
 
 
-def create_app(hosting: Hosting, settings: ServeSettings, metrics: Metrics) -> FastAPI:
+def create_app(hosting: Hosting, settings: ServeSettings) -> FastAPI:
     """Return the web application for models that are loaded or loading."""
-    endpoints = Endpoints(hosting, settings, metrics)
+    endpoints = Endpoints(hosting, settings)
     app = FastAPI(
         title="Vitrail", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None
     )
@@ -59,17 +59,17 @@ def create_app(hosting: Hosting, settings: ServeSettings, metrics: Metrics) -> F
     for path, answer in routes.items():
         described = OPERATIONS.get(path, {"include_in_schema": False})
         app.add_api_route(path, answer, response_model=None, **described)
-    add_error_answers(app)
+    app.add_exception_handler(HTTPException, answer_http_error)
     token = None if settings.token is None else settings.token.get_secret_value()
-    app.add_middleware(Watch, metrics=metrics, token=token, hosts=settings.allow_hosts)
+    app.add_middleware(Watch, metrics=hosting.metrics, token=token, hosts=settings.allow_hosts)
     return app
 
 
 class Endpoints:
     """The request handlers."""
 
-    def __init__(self, hosting: Hosting, settings: ServeSettings, metrics: Metrics) -> None:
-        self.hosting, self.settings, self.metrics = hosting, settings, metrics
+    def __init__(self, hosting: Hosting, settings: ServeSettings) -> None:
+        self.hosting, self.settings = hosting, settings
         self.budget = UploadBudget(UPLOADS_AT_ONCE * settings.max_upload_bytes)
         self.num_explanations = 0
         # For decoding images and packing explanations beside the models' workers.
@@ -113,7 +113,7 @@ class Endpoints:
         return JSONResponse(tree, 200 if self.hosting.is_ready else 503)
 
     async def metrics_text(self) -> Response:
-        return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE})
+        return Response(self.hosting.metrics.text(), headers={"content-type": CONTENT_TYPE})
 
     async def front(self, request: Request) -> Response:
         chosen = request.query_params.get("model")

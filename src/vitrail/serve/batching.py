@@ -20,6 +20,7 @@ from functools import lru_cache
 from statistics import median
 from typing import Any
 
+from vitrail.serve.settings import ServeSettings
 from vitrail.tasks.serving import RefusalError, too_many_inputs
 
 log = logging.getLogger(__name__)
@@ -42,18 +43,6 @@ class Job:
     """Time of arrival."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchLimits:
-    """Batching limits."""
-
-    max_batch: int = 8
-    """Maximum jobs per batch."""
-    max_wait_s: float = 0.002
-    """How long the first job of a batch waits for others."""
-    capacity: int = 64
-    """Maximum waiting jobs, including reserved slots."""
-
-
 class BatchWorker:
     """Runs jobs in a thread of its own, first come, first served, in batches.
 
@@ -67,12 +56,12 @@ class BatchWorker:
         self,
         name: str,
         compute: Callable[[Sequence[Any]], Sequence[Any]],
-        limits: BatchLimits,
+        settings: ServeSettings,
         on_batch: Callable[[int, float], None] = lambda size, seconds: None,
     ) -> None:
-        self.name, self.limits = name, limits
+        self.name, self.settings = name, settings
         self._compute, self._on_batch = compute, on_batch
-        self._sizes = sizes_by_group(limits.max_batch)
+        self._sizes = sizes_by_group(settings.max_batch)
         self._waiting: deque[Job] = deque()
         self._num_reserved = 0
         self._seconds_each = 0.0
@@ -124,7 +113,7 @@ class BatchWorker:
         self._thread.join(timeout_s)
 
     def _take(self, count: int) -> None:
-        capacity = self.limits.capacity
+        capacity = self.settings.queue
         with self._changed:
             if self._is_closing:
                 raise RefusalError(
@@ -159,7 +148,7 @@ class BatchWorker:
                     return []
                 self._changed.wait()
             first = self._waiting[0]
-            until = first.since + self.limits.max_wait_s
+            until = first.since + self.settings.max_wait_ms / 1000
             while first.group is not None and not self._is_closing:
                 left = until - time.monotonic()
                 if left <= 0 or self._num_joinable(first) >= self._sizes(hash(first.group)).wanted:

@@ -23,7 +23,8 @@ from prometheus_client import (
 
 from vitrail.core.errors import VitrailError, did_you_mean
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.serve.batching import BatchLimits, BatchWorker
+from vitrail.serve.batching import BatchWorker
+from vitrail.serve.settings import ServeSettings
 from vitrail.tasks.serving import ONLY_EXPLAINING, EngineChoice, RefusalError, Servable, open_servable
 
 log = logging.getLogger(__name__)
@@ -94,16 +95,13 @@ class Hosting:
     def __init__(
         self,
         sources: Mapping[str, Source],
-        limits: BatchLimits,
-        metrics: Metrics,
+        settings: ServeSettings,
         *,
-        choice: EngineChoice | None = None,
         on_loaded: Callable[[HostedModel], None] = lambda model: None,
     ) -> None:
         self.models = {name: HostedModel(name, source) for name, source in sources.items()}
         self.is_stopping = False
-        self._limits, self._metrics, self._on_loaded = limits, metrics, on_loaded
-        self._choice = choice or EngineChoice(batch_size=limits.max_batch)
+        self.metrics, self._settings, self._on_loaded = Metrics(), settings, on_loaded
         self._threads = [
             threading.Thread(target=self._load, args=(model,), name=f"vitrail-load-{model.name}", daemon=True)
             for model in self.models.values()
@@ -163,11 +161,12 @@ class Hosting:
                 model.worker.close(CLOSE_S)
 
     def _load(self, model: HostedModel) -> None:
-        began = time.perf_counter()
+        began, settings = time.perf_counter(), self._settings
+        choice = EngineChoice(settings.engine, settings.precision, settings.max_batch, settings.trust)
         try:
-            with nullcontext() if self._choice.engine in AS_THEY_ARE else _CONVERTING:
-                served = open_servable(model.source, self._choice)
-                warm_up(served, self._limits.max_batch)
+            with nullcontext() if settings.engine in AS_THEY_ARE else _CONVERTING:
+                served = open_servable(model.source, choice)
+                warm_up(served, settings.max_batch)
             facts = served.describe()
             options = [
                 name
@@ -178,10 +177,10 @@ class Hosting:
             model.worker = BatchWorker(
                 model.name,
                 lambda works: compute(served, works),
-                self._limits,
-                lambda size, seconds: self._metrics.add_batch(model.name, size, seconds),
+                settings,
+                lambda size, seconds: self.metrics.add_batch(model.name, size, seconds),
             )
-            self._metrics.watch_queue(model.name, model.worker)
+            self.metrics.watch_queue(model.name, model.worker)
             model.served, model.state = served, "ready"
         except VitrailError as error:
             model.error, model.state = error, "failed"

@@ -12,11 +12,9 @@ from functools import partial
 import uvicorn
 
 from vitrail.serve.app import create_app
-from vitrail.serve.batching import BatchLimits
-from vitrail.serve.hosting import HostedModel, Hosting, Metrics, Source
+from vitrail.serve.hosting import HostedModel, Hosting, Source
 from vitrail.serve.protocol import CLOSE, PatientProtocol
 from vitrail.serve.settings import ServeSettings
-from vitrail.tasks.serving import EngineChoice
 
 GRACE_S = 5.0  # beyond the time-outs of a request, until a stopping server closes open connections
 KEEP_ALIVE_S = 20  # between two requests of a connection
@@ -32,14 +30,9 @@ class ModelServer(uvicorn.Server):
         *,
         on_loaded: Callable[[HostedModel], None] = lambda model: None,
     ) -> None:
-        metrics = Metrics()
-        limits = BatchLimits(
-            max_batch=settings.max_batch, max_wait_s=settings.max_wait_ms / 1000, capacity=settings.queue
-        )
-        choice = EngineChoice(settings.engine, settings.precision, settings.max_batch, settings.trust)
-        self.hosting = Hosting(sources, limits, metrics, choice=choice, on_loaded=on_loaded)
+        self.hosting = Hosting(sources, settings, on_loaded=on_loaded)
         config = uvicorn.Config(
-            create_app(self.hosting, settings, metrics),
+            create_app(self.hosting, settings),
             http=PatientProtocol,
             ws="none",
             lifespan="off",

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, SecretStr
 
 from vitrail.core.config import Config
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import ConfigError, reading
 
 TOKEN_VARIABLE = "VITRAIL_TOKEN"
 LEAST_TOKEN = 8  # characters; fewer are easily guessed
@@ -87,16 +87,10 @@ def find_token(file: Path | None = None) -> SecretStr | None:
         if given is None:
             return None
     else:
-        where = str(file)
-        try:
+        where, expected = str(file), "a text file with the token, in UTF-8"
+        remedy = f"Correct the path, or set {TOKEN_VARIABLE}"
+        with reading(f"the token file {file}", expected=expected, remedy=remedy, error=ConfigError):
             given = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ConfigError(
-                f"the token file {file} cannot be read: {reason}",
-                expected="a text file with the token",
-                remedy="Correct the path, or set " + TOKEN_VARIABLE,
-            ) from None
     token = given.strip()
     if len(token) < LEAST_TOKEN or not token.isascii() or any(not each.isprintable() for each in token):
         raise ConfigError(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -62,9 +62,8 @@ class Watch:
             return
         if scope["method"] == "HEAD":  # as GET; the protocol leaves the body out
             scope = {**scope, "method": "GET"}
-        if absolute := ABSOLUTE.fullmatch(
-            scope["path"]
-        ):  # its host counts, not the header's (RFC 9112, 3.2.2)
+        if absolute := ABSOLUTE.fullmatch(scope["path"]):
+            # Its host counts, not the header's (RFC 9112, 3.2.2).
             others = [each for each in scope["headers"] if each[0] != b"host"]
             headers = [*others, (b"host", absolute["host"].encode())]
             scope = {**scope, "path": f"/{absolute['path']}", "headers": headers}
@@ -83,8 +82,10 @@ class Watch:
         try:
             self._check(scope, Headers(scope=scope))
             await self.app(scope, receive, watched_send)
-        except RefusalError as error:
+        except VitrailError as error:
             await _response(error)(scope, receive, watched_send)
+        except ClientGoneError:
+            await Response(status_code=GONE)(scope, receive, watched_send)
         except Exception as error:
             log.exception("%s %s failed", scope["method"], scope["path"])
             if status:
@@ -149,19 +150,8 @@ def _failed(error: Exception) -> JSONResponse:
     return JSONResponse(error_tree(refusal), refusal.status, {"connection": "close"})
 
 
-def add_error_answers(app: FastAPI) -> None:
-    """Handle our errors and those of the framework alike."""
-    app.add_exception_handler(VitrailError, _answer_error)
-    app.add_exception_handler(HTTPException, _answer_http_error)
-    app.add_exception_handler(ClientGoneError, _answer_nobody)
-
-
-async def _answer_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, VitrailError)
-    return _response(error)
-
-
-async def _answer_http_error(request: Request, error: Exception) -> Response:
+async def answer_http_error(request: Request, error: Exception) -> Response:
+    """Answer what the framework refuses like our own errors."""
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     if error.status_code == 405:
@@ -172,7 +162,3 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
         given, expected = str(error.detail), HTTPStatus(error.status_code).phrase
     refusal = RefusalError(error.status_code, given, expected=expected, remedy="/docs lists all addresses")
     return JSONResponse(error_tree(refusal), error.status_code, dict(error.headers or {}))
-
-
-async def _answer_nobody(request: Request, error: Exception) -> Response:
-    return Response(status_code=GONE)
