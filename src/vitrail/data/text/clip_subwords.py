@@ -45,24 +45,12 @@ class CLIPSubwords(PublishedSubwords):
         self.size = max(numbers.values()) + 1
         self.begin_id, self.end_id = numbers[BEGIN], numbers[END]
         self.pad_id, self.unknown_id = 0, self.end_id
-        self._pieces = {number: piece for piece, number in numbers.items()}
-        self._tokenizer, self._decoder = _build(self.numbers, self.merges)
+        self.unwritten = self.begin_id, self.end_id
+        self._tokenizer = _build(self.numbers, self.merges)
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
         """Pickle for worker processes as the arguments."""
         return type(self), (self.numbers, self.merges)
-
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        texts = []
-        for row in rows:
-            written = [self._pieces[number] for number in row if number not in (self.begin_id, self.end_id)]
-            joined: str = self._decoder.decode(written)
-            texts.append(joined.replace(WORD_END, " ").strip())
-        return texts
-
-    def pieces(self, row: Sequence[int]) -> list[str]:
-        """Return each subword of a row as in the vocabulary, the end of a word as ``</w>``."""
-        return [self._pieces.get(number, f"<{number}>") for number in row]
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
@@ -104,7 +92,7 @@ def _pair(merge: Any) -> tuple[str, str]:
     return first, second
 
 
-def _build(numbers: dict[str, int], merges: list[tuple[str, str]]) -> tuple[Any, Any]:
+def _build(numbers: dict[str, int], merges: list[tuple[str, str]]) -> Any:
     library = import_tokenizers(CLIPSubwords.whose)
     normalizers, pre_tokenizers = library.normalizers, library.pre_tokenizers
     try:
@@ -121,4 +109,6 @@ def _build(numbers: dict[str, int], merges: list[tuple[str, str]]) -> tuple[Any,
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    return tokenizer, library.decoders.ByteLevel()
+    decoders = library.decoders
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(WORD_END, " ")])
+    return tokenizer

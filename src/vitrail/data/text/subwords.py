@@ -59,6 +59,8 @@ class PublishedSubwords(Protocol):
 
     whose: str
     """The kind of model, for errors."""
+    unwritten: tuple[int, ...]
+    """Ids that are no part of a text."""
     _tokenizer: Any
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -73,6 +75,14 @@ class PublishedSubwords(Protocol):
                 remedy="Leave it at 0, or train from random weights",
             )
         return self.encode(texts)
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        written = [[number for number in row if number not in self.unwritten] for row in rows]
+        return [text.strip() for text in self._tokenizer.decode_batch(written, skip_special_tokens=False)]
+
+    def pieces(self, row: Sequence[int]) -> list[str]:
+        """Return each subword of a row as in the vocabulary."""
+        return [self._tokenizer.id_to_token(number) or f"<{number}>" for number in row]
 
 
 class SentencePieceSubwords:

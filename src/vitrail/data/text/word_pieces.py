@@ -9,7 +9,6 @@ from typing import Any, Self
 from vitrail.data.text.subwords import PublishedSubwords, import_tokenizers, unusable
 
 PAD, BEGIN, END, UNKNOWN = "[PAD]", "[CLS]", "[SEP]", "[UNK]"
-CONTINUES = "##"
 PUBLISHED = "the vocab.txt of a BERT, with a piece on each line"
 
 
@@ -43,11 +42,13 @@ class WordPieces(PublishedSubwords):
         self.pad_id, self.begin_id, self.end_id, self.unknown_id = (
             numbers[token] for token in (PAD, BEGIN, END, UNKNOWN)
         )
+        self.unwritten = self.pad_id, self.begin_id, self.end_id
         library = import_tokenizers(self.whose)
         model = library.models.WordPiece(vocab=numbers, unk_token=UNKNOWN, max_input_chars_per_word=100)
         self._tokenizer = library.Tokenizer(model)
         self._tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=lower_case)
         self._tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+        self._tokenizer.decoder = library.decoders.WordPiece(cleanup=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle for worker processes as bytes."""
@@ -60,12 +61,3 @@ class WordPieces(PublishedSubwords):
 
     def to_bytes(self) -> bytes:
         return json.dumps({"lower_case": self.lower_case, "pieces": self._pieces}).encode()
-
-    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        specials = {self.pad_id, self.begin_id, self.end_id}
-        written = [" ".join(self._pieces[number] for number in row if number not in specials) for row in rows]
-        return [text.replace(f" {CONTINUES}", "") for text in written]
-
-    def pieces(self, row: Sequence[int]) -> list[str]:
-        """Return each subword of a row, with ## where it continues a word."""
-        return [self._pieces[number] for number in row]
