@@ -193,6 +193,11 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its type, without a full stop."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(" .")
+
+
 def _end(sentence: str) -> str:
     """Add a full stop, unless the sentence ends otherwise, as a question or a quoted error does."""
     return sentence if sentence.endswith((".", "?")) else f"{sentence}."

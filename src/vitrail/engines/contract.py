@@ -173,9 +173,3 @@ def _check_package(package: Package, kind: EngineKind, precision: Precision) -> 
             expected="the precision that it was exported in",
             remedy="Leave the precision out, or export the model in the other one",
         )
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first non-empty line of an error, without colours and full stop."""
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line.rstrip(".") for line in lines if line), type(error).__name__)

@@ -183,12 +183,9 @@ def find_model_folder(source: Path) -> Path:
             remedy="Name a run directory written by 'vitrail train', such as runs/NAME",
         )
     if is_ctranslate2(source) or is_package(source):
-        what = (
-            "translator that was exported for CTranslate2"
-            if is_ctranslate2(source)
-            else "model that was exported"
-        )
-        reader = "translate" if is_ctranslate2(source) else "predict"
+        what, reader = "model that was exported", "predict"
+        if is_ctranslate2(source):
+            what, reader = "translator that was exported for CTranslate2", "translate"
         raise CheckpointError(
             f"{source} holds a {what}",
             expected="a run directory, or the folder of a saved model",

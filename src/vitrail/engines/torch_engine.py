@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.core.errors import ConfigError
-from vitrail.engines.contract import Engine, EngineName, Inputs, Outputs, first_line
+from vitrail.core.errors import ConfigError, first_line
+from vitrail.engines.contract import Engine, EngineName, Inputs, Outputs
 from vitrail.engines.cpu import accelerate, settle_norms
 from vitrail.engines.export.package import Format, Precision
 from vitrail.engines.packing import copy_for_inference, pack_linear_layers

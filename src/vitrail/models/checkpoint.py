@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
-from pydantic import Field
+from pydantic import AliasPath, Field
 from torch import Tensor, nn
 
 from vitrail.core.config import Config, PlainName
@@ -30,13 +30,6 @@ MODEL_FILE = "model.json"
 MOST_COMPUTED_BYTES = 2**29  # of buffers, as of masks of windows and of statistics
 
 
-class _Weights(Config, extra="ignore"):
-    """What is recorded of the weights."""
-
-    sha256: str
-    """Their digest."""
-
-
 class _Description(Config, extra="ignore"):
     """The content of ``model.json`` as far as it is read."""
 
@@ -44,7 +37,8 @@ class _Description(Config, extra="ignore"):
     preprocessing: dict[str, Any]
     class_names: list[str]
     about: dict[str, Any]
-    weights: _Weights
+    sha256: str = Field(validation_alias=AliasPath("weights", "sha256"))
+    """Digest of the weights."""
     files: dict[PlainName, str] = Field(default_factory=dict)
 
 
@@ -125,7 +119,7 @@ def _load_model(folder: Path) -> LoadedModel:
             expected="the fields model, preprocessing, class_names, about and weights",
             remedy="Save the model again, or restore the file",
         ) from None
-    tensors = read_tensors(folder / WEIGHTS_FILE, sha256=stored.weights.sha256)
+    tensors = read_tensors(folder / WEIGHTS_FILE, sha256=stored.sha256)
     config = config_from_settings(stored.model)
     num_classes = getattr(config, "num_classes", None)
     if stored.class_names and num_classes not in (None, len(stored.class_names)):
@@ -242,14 +236,18 @@ def read_description(path: Path, kind: str) -> dict[str, Any]:
             expected=f"the format {kind!r}",
             remedy="Name the folder of a vitrail checkpoint",
         )
-    version = description.get("version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    check_version(path, description.get("version"), FORMAT_VERSION)
+    return description
+
+
+def check_version(path: Path, version: object, latest: int) -> None:
+    """Check that a file is in a form that is known; ``CheckpointError`` otherwise."""
+    if not isinstance(version, int) or version > latest:
         raise CheckpointError(
             f"{path} has the format version {version!r}",
-            expected=f"a version up to {FORMAT_VERSION}",
+            expected=f"a version up to {latest}",
             remedy="Install a later version of vitrail, the one that wrote it",
         )
-    return description
 
 
 def _read_verified(path: Path, sha256: str) -> bytes:

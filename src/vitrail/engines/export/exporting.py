@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrail.core.durable import atomic_folder, check_replaceable
-from vitrail.core.errors import DataError, VitrailError
-from vitrail.engines.contract import first_line
+from vitrail.core.errors import DataError, VitrailError, first_line
 from vitrail.engines.export import comparison
 from vitrail.engines.export.formats import FORMATS, ExportFormat, Runner
 from vitrail.engines.export.package import (

@@ -16,7 +16,7 @@ from vitrail.core.durable import find_folder, read_folder, write_durably
 from vitrail.core.errors import CheckpointError, ConfigError, reading
 from vitrail.core.files import open_file
 from vitrail.core.sealed import read_sealed, sealed
-from vitrail.models.checkpoint import LoadedModel, state_tensors
+from vitrail.models.checkpoint import LoadedModel, check_version, state_tensors
 from vitrail.nn.token_merging import TokenMergingBlock
 
 PACKAGE_FILE = "package.json"
@@ -151,20 +151,22 @@ class Package(Config):
 
     @classmethod
     def _read(cls, folder: Path) -> Self:
-        tree = _read_tree(folder)
+        path, expected = folder / PACKAGE_FILE, f"a folder that vitrail export wrote, with {PACKAGE_FILE}"
+        tree = read_sealed(path, expected=expected, remedy="Name the folder of an exported model")
+        check_version(path, tree.get("package_version"), PACKAGE_VERSION)
         try:
             package = cls.from_tree(tree)
         except ConfigError as error:
             raise CheckpointError(
-                f"{folder / PACKAGE_FILE} does not describe a package: {error.given}",
+                f"{path} does not describe a package: {error.given}",
                 expected="the fields that vitrail export wrote",
                 remedy="Export the model again, with this version of vitrail",
             ) from None
-        expected = MODEL_FILES[package.format]
-        if not set(expected) <= set(package.files):
+        needed = MODEL_FILES[package.format]
+        if not set(needed) <= set(package.files):
             raise CheckpointError(
-                f"{folder / PACKAGE_FILE} names the files {', '.join(sorted(package.files)) or 'none'}",
-                expected=f"{', '.join(expected)} for the format {package.format}, beside it",
+                f"{path} names the files {', '.join(sorted(package.files)) or 'none'}",
+                expected=f"{', '.join(needed)} for the format {package.format}, beside it",
                 remedy="Export the model again",
             )
         for name, sha256 in package.files.items():
@@ -193,20 +195,6 @@ def is_package(folder: str | Path) -> bool:
 def digest_files(folder: Path) -> dict[str, str]:
     """Return the sha256 of every file in a folder."""
     return {path.name: _digest(path) for path in sorted(folder.iterdir()) if path.name != PACKAGE_FILE}
-
-
-def _read_tree(folder: Path) -> dict[str, Any]:
-    path = folder / PACKAGE_FILE
-    expected = f"a folder that vitrail export wrote, with {PACKAGE_FILE}"
-    tree = read_sealed(path, expected=expected, remedy="Name the folder of an exported model")
-    version = tree.get("package_version")
-    if not isinstance(version, int) or version > PACKAGE_VERSION:
-        raise CheckpointError(
-            f"{path} has the version {version!r}",
-            expected=f"a package of a version up to {PACKAGE_VERSION}",
-            remedy="Install the version of vitrail that wrote it, or export the model again",
-        )
-    return tree
 
 
 def _digest(path: Path) -> str:

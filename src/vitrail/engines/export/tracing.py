@@ -21,9 +21,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import ConfigError, first_line
 from vitrail.core.switch import SharedSwitch
-from vitrail.engines.contract import first_line
 from vitrail.engines.cpu import accelerate
 from vitrail.engines.export.package import PortSpec
 from vitrail.models.contract import DetectionModelConfig, ImageModelConfig

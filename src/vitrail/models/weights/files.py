@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import CheckpointError, one_line, reading
+from vitrail.core.errors import CheckpointError, first_line, one_line, reading
 from vitrail.core.hub import without_waiting
 
 PICKLES = (".pth", ".pyth", ".pt", ".bin")
@@ -159,7 +159,7 @@ def hub_file(repository: str, names: tuple[str, ...]) -> Path:
                 continue
             except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
                 raise CheckpointError(
-                    f"the Hugging Face hub has no repository {repository!r}: {_first_line(error)}",
+                    f"the Hugging Face hub has no repository {repository!r}: {first_line(error)}",
                     expected="a public repository as owner/name, or a private one and a token",
                     remedy="Correct the name, or sign in with: hf auth login",
                 ) from None
@@ -169,7 +169,7 @@ def hub_file(repository: str, names: tuple[str, ...]) -> Path:
         raise _no_file(repository, names)
     raise CheckpointError(
         f"{repository} is not in the local cache, and the Hugging Face hub cannot be reached: "
-        f"{_first_line(unreachable)}",
+        f"{first_line(unreachable)}",
         expected="a network connection, or files that were downloaded before",
         remedy="Connect, or unset HF_HUB_OFFLINE; or download the repository elsewhere with "
         f"'hf download {name_of_repository}' and name its folder",
@@ -213,7 +213,7 @@ def pytorch_file(name: str) -> Path:
     except (HTTPError, URLError, OSError, RuntimeError) as error:
         is_missing = isinstance(error, HTTPError) and error.code == NOT_FOUND
         raise CheckpointError(
-            f"{PYTORCH_SERVER}{name} cannot be downloaded: {_first_line(error)}",
+            f"{PYTORCH_SERVER}{name} cannot be downloaded: {first_line(error)}",
             expected="a file of PyTorch's server" if is_missing else "a network connection",
             remedy=f"Connect, or put the file {name} into {target.parent}",
         ) from None
@@ -226,7 +226,3 @@ def _no_file(repository: str, names: tuple[str, ...]) -> CheckpointError:
         expected="a repository laid out as transformers or timm save their models",
         remedy="Name another one, or use file: with the weights alone",
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
