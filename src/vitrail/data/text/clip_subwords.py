@@ -48,10 +48,6 @@ class CLIPSubwords(PublishedSubwords):
         self.unwritten = self.begin_id, self.end_id
         self._tokenizer = _build(self.numbers, self.merges)
 
-    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        """Pickle for worker processes as the arguments."""
-        return type(self), (self.numbers, self.merges)
-
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
         stored = json.loads(content)

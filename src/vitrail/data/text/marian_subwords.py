@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 from vitrail.data.text.subword_sampling import SPACE, SubwordSampler, to_utf8
 from vitrail.data.text.subwords import Subwords, import_sentencepiece, unusable
@@ -66,10 +66,6 @@ class MarianSubwords:
         self._of_text = {piece: number for piece, number in numbers.items() if number not in specials}
         self._codes = {piece for piece in numbers if LANGUAGE_CODE.fullmatch(piece)}
         self._sampler = SubwordSampler(self._processor, self.unknown_id, self._of_text)
-
-    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        """Pickle for worker processes as the arguments."""
-        return type(self), (self.model, self.numbers, self.specials)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self.encode_sampled(texts, dropout=0.0, seed=0)

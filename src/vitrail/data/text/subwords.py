@@ -160,10 +160,6 @@ class SentencePieceSubwords:
         )
         return cls(model.getvalue())
 
-    def __reduce__(self) -> tuple[type[Self], tuple[bytes]]:
-        """Pickle for worker processes as bytes."""
-        return type(self), (self._model,)
-
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
         return cls(content)
@@ -311,10 +307,7 @@ def import_sentencepiece() -> Any:
 def import_tokenizers(whose: str) -> Any:
     """Return the library tokenizers; ``ConfigError`` if it is not installed."""
     try:
-        import tokenizers.decoders
-        import tokenizers.models
-        import tokenizers.normalizers
-        import tokenizers.pre_tokenizers
+        import tokenizers
     except ImportError:
         raise ConfigError(
             f"the subwords of {whose} need the library tokenizers",

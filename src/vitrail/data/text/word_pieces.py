@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 from vitrail.data.text.subwords import PublishedSubwords, import_tokenizers, unusable
 
@@ -49,10 +49,6 @@ class WordPieces(PublishedSubwords):
         self._tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=lower_case)
         self._tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
         self._tokenizer.decoder = library.decoders.WordPiece(cleanup=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle for worker processes as bytes."""
-        return type(self).from_bytes, (self.to_bytes(),)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
