@@ -157,7 +157,7 @@ def translate(
     given = _texts_or_standard_input(text, file)
     translator = Translator(run)
     usual = translator.search
-    done = translate_file(
+    errors = translate_file(
         translator,
         file,
         standard_input=given,
@@ -174,7 +174,7 @@ def translate(
         ),
         batch_tokens=batch_tokens,
     )
-    return EXIT_SOME_FAILED if done.errors else 0
+    return EXIT_SOME_FAILED if errors else 0
 
 
 def _texts_or_standard_input(texts: Sequence[str], file: str | None) -> Any:

@@ -19,18 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import DataError, import_optional, reading
-from vitrail.core.files import expand, open_file, parse_json, read_file
+from vitrail.core.files import PACKED, expand, open_file, parse_json, read_file
 from vitrail.data.file_places import forms_of, is_image_name, lies_in
 from vitrail.data.findings import Finding, about, counted
 from vitrail.data.splits import SplitName, leading_split, rows_by_split
-from vitrail.data.text.lines import (
-    GZIP_SUFFIX,
-    REPLACEMENT,
-    check_encoding,
-    read_content,
-    read_lines,
-    split_lines,
-)
+from vitrail.data.text.lines import REPLACEMENT, check_encoding, read_content, read_lines, split_lines
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 JSON_SUFFIXES = (".jsonl", ".ndjson")
@@ -171,7 +164,7 @@ def tables_of(path: Path, suffixes: Sequence[str]) -> dict[str, list[Path]]:
 
 def table_stem(name: str, suffixes: Sequence[str], *, compressed: bool = False) -> str | None:
     """Strip a table's suffix and shard number; None for any other file."""
-    plain = name.removesuffix(GZIP_SUFFIX) if compressed else name
+    plain = name.removesuffix(PACKED) if compressed else name
     stem, dot, suffix = plain.rpartition(".")
     if name.startswith(".") or f".{suffix.lower()}" not in suffixes or not dot:
         return None
@@ -428,7 +421,7 @@ def _read_parquet(path: Path, wanted: Callable[[str, Any], bool], flattened: str
 def _read_json_lines(path: Path, prose: Prose | None, flattened: str) -> Table:
     lines = _strict_lines(path) if prose is None else read_lines(path)
     expected = Prose.json_line if prose is None else prose.json_line
-    label = path.name.removesuffix(GZIP_SUFFIX)
+    label = path.name.removesuffix(PACKED)
     rows: list[Mapping[str, Any]] = []
     names = []
     for number, row in json_objects(lines, path, expected=expected):
@@ -529,7 +522,7 @@ def _read_prose(path: Path, prose: Prose) -> Table:
         )
     else:
         header = list(prose.unnamed(path, [row for row, _ in found[:LOOKED_AT]]))
-    label = path.name.removesuffix(GZIP_SUFFIX)
+    label = path.name.removesuffix(PACKED)
     rows, names = [row for row, _ in found], [f"{label}:{number}" for _, number in found]
     return Table(path, _to_columns(header, rows), names, findings=_find_odd_rows(rows, names, label))
 
@@ -544,7 +537,7 @@ def _to_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str
 
 def _prose_rows(lines: list[str], path: Path, prose: Prose) -> Iterator[tuple[list[str], int]]:
     """Yield the cells of every row, and the number of the line on which it ends."""
-    if path.name.lower().removesuffix(GZIP_SUFFIX).endswith(".csv"):
+    if path.name.lower().removesuffix(PACKED).endswith(".csv"):
         with_ends = [f"{line}\n" for line in lines]
         rows = _quoted_rows(with_ends, _prose_delimiter(lines, prose), path)
         yield from ((row, end) for _, end, row in rows if row)
@@ -592,7 +585,7 @@ def _prose_delimiter(lines: Sequence[str], prose: Prose) -> str:
 
 
 def _suffix(path: Path) -> str:
-    return Path(path.name.removesuffix(GZIP_SUFFIX)).suffix.lower()
+    return Path(path.name.removesuffix(PACKED)).suffix.lower()
 
 
 def _find_swallowed(

@@ -274,11 +274,11 @@ def status_of(error: VitrailError) -> int:
     return 500 if isinstance(error, CheckpointError) else 422
 
 
-def error_tree(error: VitrailError, status: int | None = None) -> dict[str, Any]:
+def error_tree(error: VitrailError) -> dict[str, Any]:
     """Return an error as JSON values."""
     return {
         "error": {
-            "status": status_of(error) if status is None else status,
+            "status": status_of(error),
             "message": str(error),
             "given": error.given,
             "expected": error.expected,

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitrail.core.errors import DataError
-from vitrail.data.text.lines import GZIP_SUFFIX, read_lines
+from vitrail.core.files import PACKED
+from vitrail.data.text.lines import read_lines
 
 PHARAOH_LINK = re.compile(r"(\d+)([-sp?])(\d+)")
 NAACL_LINE = re.compile(r"0*([1-9]\d*)\s+(\d+)\s+(\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?")
@@ -73,7 +74,7 @@ def read_alignments(path: Path, num_pairs: int) -> dict[int, GoldAlignment]:
 
 def _read_links(path: Path, lines: Sequence[str], is_naacl: bool) -> Iterator[tuple[int, Link, bool]]:
     """Yield the pair of each link, the link, and whether it is sure."""
-    first = int(is_naacl or path.name.lower().removesuffix(GZIP_SUFFIX).endswith(FROM_ONE))
+    first = int(is_naacl or path.name.lower().removesuffix(PACKED).endswith(FROM_ONE))
     for row, line in enumerate(lines):
         for text in [line] * bool(line) if is_naacl else line.split():
             found = (NAACL_LINE if is_naacl else PHARAOH_LINK).fullmatch(text)

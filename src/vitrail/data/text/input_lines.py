@@ -18,7 +18,8 @@ from typing import Protocol, Self, TypeGuard, runtime_checkable
 import numpy as np
 
 from vitrail.core.errors import DataError
-from vitrail.data.text.lines import GZIP_SUFFIX, check_encoding
+from vitrail.core.files import PACKED
+from vitrail.data.text.lines import check_encoding
 from vitrail.data.text.rows import fill_batches
 
 Line = str | DataError
@@ -177,7 +178,7 @@ def open_lines(source: str | Path) -> AbstractContextManager[ByteLines]:
             remedy="Write its column of texts into such a file",
         )
     try:
-        return gzip.open(path) if path.suffix.lower() == GZIP_SUFFIX else path.open("rb")
+        return gzip.open(path) if path.suffix.lower() == PACKED else path.open("rb")
     except OSError as error:
         raise DataError(
             f"{path} cannot be read: {error.strerror}",

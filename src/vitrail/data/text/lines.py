@@ -6,12 +6,10 @@ import codecs
 from pathlib import Path
 
 from vitrail.core.errors import DataError, reading
-from vitrail.core.files import PACKED, open_packed, read_file, unpacked_limit
+from vitrail.core.files import open_packed, read_file, unpacked_limit
 
 REPLACEMENT = "\ufffd"
 """Replaces bytes that are not UTF-8."""
-
-GZIP_SUFFIX = PACKED
 
 
 def read_lines(path: Path) -> list[str]:

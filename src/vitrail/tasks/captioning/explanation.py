@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.inputs import list_files
 from vitrail.data.text.word_groups import GroupedWords, words_of_text, words_of_tokens
-from vitrail.interpret import AttentionMap, has_attention, record_attention
+from vitrail.interpret import AttentionMap, record_any
 from vitrail.interpret.draw import to_picture
 from vitrail.interpret.grids import coarsen
 from vitrail.interpret.viewer.explanation import Explanation
@@ -47,8 +47,6 @@ def explain_pixels(
         DataError: the caption has no word, or too many.
     """
     model, vocabulary, images = captioner.model, captioner.vocabulary, captioner.to_batch([pixels])
-    if not has_attention(model):
-        raise nothing_to_show(captioner.config, "image", "predict")
     with torch.inference_mode():
         seen = model.encode(images)
         if caption is None:
@@ -60,7 +58,7 @@ def explain_pixels(
         else:
             forced = read_caption(captioner, caption)
         tokens = torch.tensor([[[vocabulary.begin_id, *forced.tokens]]], device=captioner.device)
-        with record_attention(model) as recorded:
+        with record_any(model) as recorded:
             model(seen.features, tokens)
     crossing = [
         each._replace(grid=seen.grid, weights=each.weights.float().cpu())

@@ -11,7 +11,7 @@ from vitrail.core.errors import ConfigError, DataError
 from vitrail.data.text.subword_sampling import SPACE
 from vitrail.data.text.subwords import Subwords
 from vitrail.data.text.word_groups import END, GroupedWords, words_of_text, words_of_tokens
-from vitrail.interpret import AttentionMap, has_attention, record_attention
+from vitrail.interpret import AttentionMap, has_attention, record_any, record_attention
 from vitrail.interpret.viewer.explanation import BeamEntry, Explanation
 from vitrail.interpret.viewer.maps import Maps, Tokens, merge_words
 from vitrail.models.decoding import Hypothesis
@@ -113,15 +113,10 @@ def attend_forced(
     Args:
         row: source subwords, without the end.
         tokens: target subwords, without begin and end.
-
-    Raises:
-        ConfigError: the model attends to nothing.
     """
-    if not has_attention(translator.model):
-        raise nothing_to_show(translator.config, "sentence", "translate")
     source, lengths = translator.torch_decoder.to_batch([row])
     forced = torch.tensor([[translator.config.begin_id, *tokens]], device=translator.device)
-    with torch.inference_mode(), record_attention(translator.model) as recorded:
+    with torch.inference_mode(), record_any(translator.model) as recorded:
         translator.model(source, lengths, forced)
     return _join_steps(recorded)
 

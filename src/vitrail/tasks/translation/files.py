@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from vitrail.core.durable import explained
 from vitrail.core.errors import ConfigError
@@ -24,14 +24,6 @@ Layout = Literal["text", "scores", "json"]
 """Per line: its translation; score, tab and translation; or everything, as JSON."""
 
 
-class TranslatedLines(NamedTuple):
-    """Number of translated lines and errors."""
-
-    lines: int
-    errors: int
-    """Lines that could not be translated."""
-
-
 def translate_file(
     translator: Translator,
     source: str | Path | None,
@@ -43,8 +35,8 @@ def translate_file(
     layout: Layout = "text",
     search: Search | None = None,
     batch_tokens: int = BATCH_TOKENS,
-) -> TranslatedLines:
-    """Translate the lines of a file or of standard input, in order.
+) -> int:
+    """Translate the lines of a file or of standard input, in order; return how many lines failed.
 
     A line that fails yields an empty line, or a JSON line with the error. With several translations per line,
     each output line begins with the 1-based source line number and a tab. Lines from a terminal or a pipe are
@@ -69,7 +61,7 @@ def translate_file(
         )
     search = translator.search if search is None else search
     read_ahead = 1 if is_standard and standard_input.isatty() else READ_AHEAD
-    errors = number = 0
+    errors = 0
     with (
         nullcontext(standard_input) if is_standard else open_lines(str(source)) as stream,
         arriving_lines(stream, read_ahead=read_ahead) as lines,
@@ -85,7 +77,7 @@ def translate_file(
                 if translation.error is not None:
                     errors += 1
                     tell(number, "error", translation.error)
-    return TranslatedLines(number, errors)
+    return errors
 
 
 def _written(number: int, translation: Translation, layout: Layout, *, is_numbered: bool) -> str:

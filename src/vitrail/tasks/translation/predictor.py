@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -248,20 +249,16 @@ class Coverage:
     """
 
     def __init__(self, subwords: Subwords) -> None:
-        self._subwords = subwords
-        self._is_known: dict[str, bool] = {}
+        self._is_unknown = lru_cache(MAX_KEPT)(
+            lambda letter: subwords.unknown_id in subwords.encode([letter])[0]
+        )
 
     def warning(self, text: str) -> str | None:
         """Say that the vocabulary lacks most letters of a text; None otherwise, or for very few letters."""
         letters = [character for character in text if character.isalpha()]
         if len(letters) < FEW_LETTERS:
             return None
-        if len(self._is_known) > MAX_KEPT:
-            self._is_known = {}
-        asked = sorted({letter for letter in letters if letter not in self._is_known})
-        for letter, row in zip(asked, self._subwords.encode(asked), strict=True):
-            self._is_known[letter] = self._subwords.unknown_id not in row
-        share = sum(not self._is_known[letter] for letter in letters) / len(letters)
+        share = sum(map(self._is_unknown, letters)) / len(letters)
         if share <= UNKNOWN_SHARE:
             return None
         return (

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.core.errors import DataError
+from vitrail.core.files import PACKED
 from vitrail.data.findings import Finding, about
 from vitrail.data.formats import Format
 from vitrail.data.splits import assign_splits, split_of
 from vitrail.data.text.languages import Languages, choose_languages, is_language
-from vitrail.data.text.lines import GZIP_SUFFIX, read_lines
+from vitrail.data.text.lines import read_lines
 from vitrail.tasks.translation.dataset import PairSplit, RawPairs
 
 MEMORY = ".tmx"
@@ -88,7 +89,7 @@ def read_two(source: Path, target: Path) -> PairSplit:
             expected="a sentence on each line",
             remedy="Write or download the files again",
         )
-    label = source.name.removesuffix(GZIP_SUFFIX)
+    label = source.name.removesuffix(PACKED)
     return PairSplit(sources, targets, [f"{label}:{number}" for number in range(1, len(sources) + 1)])
 
 
@@ -127,14 +128,14 @@ def _list_texts(path: Path, wanted: Languages | None) -> Texts:
         is_meant = not stem.startswith(".") if meant is None else stem == meant
         if stem and is_meant and _is_named(language, wanted):
             files = texts.setdefault(stem, {})
-            if language not in files or not entry.name.endswith(GZIP_SUFFIX):  # uncompressed ones win
+            if language not in files or not entry.name.endswith(PACKED):  # uncompressed ones win
                 files[language] = Path(entry.path)
     return texts
 
 
 def _parts(name: str) -> tuple[str, str]:
     """Divide a file name into stem and language; one of them is empty without a suffix."""
-    stem, _, language = name.removesuffix(GZIP_SUFFIX).rpartition(".")
+    stem, _, language = name.removesuffix(PACKED).rpartition(".")
     return stem, language
 
 
@@ -147,7 +148,7 @@ def _stem_meant(path: Path, wanted: Languages | None) -> str:
     if path.is_file():
         stem, language = _parts(path.name)
         return stem if _is_named(language, wanted) else ""
-    return path.name.removesuffix(GZIP_SUFFIX).removesuffix(".")
+    return path.name.removesuffix(PACKED).removesuffix(".")
 
 
 def _paired(texts: Texts) -> Texts:
