@@ -92,6 +92,10 @@ faults: $(VENV)/.installed-test  ## Attack the software for hours
 		$(VENV)/bin/python tests/faults/files.py faults $$command --calls 500 || exit 1; done
 	$(VENV)/bin/python tests/faults/runs.py --count 5000
 
+.PHONY: mutants
+mutants: $(VENV)/.installed-mutants  ## Count the small changes of central modules that tests notice (30 minutes); MODULES=masks for one
+	$(VENV)/bin/python tests/faults/mutants.py $(MODULES)
+
 .PHONY: parity
 parity: $(BENCH_VENV)/.installed-bench  ## Compare every model with timm's and torchvision's, in an environment of its own
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BENCH_VENV)/bin/python -m pytest tests/parity $(PYTEST_ARGS)
@@ -180,6 +184,9 @@ $(VENV)/.installed-demo: pyproject.toml $(VENV)/constraints.txt
 
 $(VENV)/.installed-test: pyproject.toml $(VENV)/constraints.txt
 	$(call install,$(@D),test$(comma)lint)
+
+$(VENV)/.installed-mutants: pyproject.toml $(VENV)/constraints.txt
+	$(call install,$(@D),test$(comma)mutants)
 
 $(BENCH_VENV)/.installed-bench: pyproject.toml $(BENCH_VENV)/constraints.txt
 	$(call install,$(@D),benchmark$(comma)test)

@@ -15,7 +15,7 @@ import vitrail
 REPOSITORY = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 LOCKED = sorted((REPOSITORY / "requirements").glob("*.txt"))
-OF_DEVELOPERS = {"test", "lint", "benchmark"}
+OF_DEVELOPERS = {"test", "lint", "mutants", "benchmark"}
 
 
 def name_of(path: Path) -> str:

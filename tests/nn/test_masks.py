@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -43,6 +45,7 @@ def test_neighbourhood_mask_measures_rows_and_columns():
         for key in range(15):
             near = abs(query // 5 - key // 5) <= 1 and abs(query % 5 - key % 5) <= 1
             assert patches[query, key] == near
+    assert torch.equal(neighbourhood_mask((3, 5), 1)[0, 0], patches)
 
 
 def _window_mask(grid, window, shift):
@@ -97,13 +100,18 @@ def test_hidden_padding_is_zero_even_where_it_is_not_finite():
     assert hide_padding(x, None, layer="pooling") is x
 
 
-def test_masked_softmax_leaves_out_what_may_not_be_seen():
-    scores = torch.tensor([[[[0.0, 1.0, 2.0]]]])
-    mask = torch.tensor([[[[True, False, True]]], [[[False, False, False]]]])
-    weights = masked_softmax(scores, mask)[:, 0, 0]
-    torch.testing.assert_close(weights[0, [0, 2]], torch.tensor([0.0, 2.0]).softmax(-1))
-    assert weights[0, 1] == 0
-    assert not weights[1].any()
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_masked_softmax_is_over_the_keys_that_each_query_of_each_head_may_see(is_masked):
+    scores = torch.randn(2, 3, 4, 5)
+    mask = torch.rand(2, 3, 4, 5) < 0.5
+    mask[0, 1, 2] = mask[1, 0] = False
+
+    weights = masked_softmax(scores, mask if is_masked else None)
+
+    for index in itertools.product(range(2), range(3), range(4)):
+        seen = mask[index] if is_masked else torch.ones(5, dtype=torch.bool)
+        torch.testing.assert_close(weights[index][seen], scores[index][seen].softmax(0))
+        assert not weights[index][~seen].any()
 
 
 @pytest.mark.parametrize("shift", [(0, 0), (1, 2)])

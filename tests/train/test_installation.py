@@ -31,7 +31,7 @@ FINE = {
 }
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 NEW_DRIVER = "update the driver, or install the CPU build"
-OF_DEVELOPERS = {"test", "lint", "benchmark"}
+OF_DEVELOPERS = {"test", "lint", "mutants", "benchmark"}
 installation = import_module("vitrail.train.installation")
 
 

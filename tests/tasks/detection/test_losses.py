@@ -265,26 +265,39 @@ def test_more_boxes_than_queries_are_learned_as_far_as_they_go_with_one_warning(
     assert first.total.isfinite()
     assert first.count.item() == 503
     assert torch.equal(first.total, second.total)
-    assert [record.getMessage().count("num_queries") for record in caplog.records] == [1]
+    (record,) = caplog.records
+    assert "has 500 boxes, but the model predicts 7: " in record.getMessage()
+    assert "raise model.num_queries" in record.getMessage()
+
+
+def test_as_many_boxes_as_queries_and_fewer_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        for count in (7, 6):
+            output = DetectionOutput(*random_prediction(1, "softmax", 15))
+            DetectionLoss(CLASSES, "softmax", SETTINGS)(output, random_targets((count,)))
+
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(("scoring", "width"), [("softmax", CLASSES), ("sigmoid", CLASSES + 1)])
 def test_logits_for_another_number_of_classes_are_refused(scoring: Scoring, width: int) -> None:
     output = DetectionOutput(torch.zeros(1, 5, width), random_boxes(1, 5, seed=1))
 
-    with pytest.raises(ConfigError, match=r"model\.num_classes"):
+    words = rf"predicts {width} logits for each box\. Expected \d, for 3 classes and a {scoring}\."
+    with pytest.raises(ConfigError, match=rf"{words}.*model\.num_classes"):
         DetectionLoss(CLASSES, scoring, SETTINGS)(output, random_targets((2,)))
 
 
-def test_weight_of_no_object_may_be_nothing() -> None:
+@pytest.mark.parametrize("weight", [0.0, 0.01])
+def test_class_term_without_boxes_is_the_mean_however_little_no_object_weighs(weight: float) -> None:
     targets = BoxTargets(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(1, 0, 4), torch.tensor([0]))
-    settings = DetectionSettings(no_object_weight=0)
+    settings = DetectionSettings(no_object_weight=weight, class_weight=1.0)
+    logits, boxes = random_prediction(1, "softmax", 16)
 
-    loss = DetectionLoss(CLASSES, "softmax", settings)(
-        DetectionOutput(*random_prediction(1, "softmax", 16)), targets
-    )
+    loss = DetectionLoss(CLASSES, "softmax", settings)(DetectionOutput(logits, boxes), targets)
 
-    assert loss.total.item() == 0
+    of_no_object = -logits.detach()[0].log_softmax(dim=1)[:, -1].mean()
+    torch.testing.assert_close(loss.total.detach(), of_no_object if weight else torch.tensor(0.0))
 
 
 MATCHING = DetectionSettings(class_weight=1.3, l1_weight=5.0, giou_weight=2.0)
@@ -335,15 +348,50 @@ def test_assignment_equals_that_of_transformers_detr_and_rt_detr(scoring: Scorin
     ]
 
 
+def plain_giou(first: list[float], second: list[float]) -> float:
+    """Rezatofighi et al. 2019, of boxes as centre and size."""
+    inside = hull = 1.0
+    for centre, other, size, other_size in zip(first[:2], second[:2], first[2:], second[2:], strict=True):
+        starts = (centre - size / 2, other - other_size / 2)
+        ends = (centre + size / 2, other + other_size / 2)
+        inside *= max(0.0, min(ends) - max(starts))
+        hull *= max(ends) - min(starts)
+    union = first[2] * first[3] + second[2] * second[3] - inside
+    return inside / union - (hull - union) / hull
+
+
+@pytest.mark.parametrize("scoring", SCORINGS)
+def test_costs_are_those_of_the_papers_even_of_scores_of_zero_and_one(scoring: Scoring) -> None:
+    logits, boxes, targets = random_case((3, 2), scoring)
+    logits[0, 0], logits[1, 2] = 200.0, -200.0
+    targets.labels[1, 2] = 99  # no box
+
+    costs = matching_costs(logits, boxes, targets, scoring, MATCHING)
+
+    for image, count in enumerate((3, 2)):
+        for query, box in itertools.product(range(7), range(count)):
+            label, row = targets.labels[image, box], logits[image, query].double()
+            if scoring == "softmax":
+                of_class = -row.softmax(0)[label].item()
+            else:
+                score = row.sigmoid()[label].item()
+                there = -0.25 * (1 - score) ** 2 * math.log(score + 1e-8)
+                of_class = there + 0.75 * score**2 * math.log(1 - score + 1e-8)
+            found, wanted = boxes[image, query].tolist(), targets.boxes[image, box].tolist()
+            distance = sum(abs(one - other) for one, other in zip(found, wanted, strict=True))
+            expected = 1.3 * of_class + 5 * distance - 2 * plain_giou(found, wanted)
+            assert costs[image, query, box].item() == pytest.approx(expected, abs=1e-4)
+
+
 def test_no_other_assignment_costs_less() -> None:
-    costs = torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(8))
+    costs = torch.randn(1, 6, 3, generator=torch.Generator().manual_seed(8))
 
     (assigned,) = assign(costs, [3]).tolist()
 
     found = sum(costs[0, query, box].item() for query, box in enumerate(assigned) if box != NO_BOX)
     every = [
         sum(costs[0, query, box].item() for box, query in enumerate(queries))
-        for queries in itertools.permutations(range(5), 3)
+        for queries in itertools.permutations(range(6), 3)
     ]
     assert found == pytest.approx(min(every))
 
