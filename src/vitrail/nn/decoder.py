@@ -82,13 +82,6 @@ class DecoderBlock(nn.Module):
         norm_layer: from a width to a norm.
     """
 
-    self_attention: nn.Module
-    cross_attention: CrossAttention
-    mlp: nn.Module
-    self_norm: nn.Module
-    cross_norm: nn.Module
-    mlp_norm: nn.Module
-
     def __init__(
         self,
         dim: int,
@@ -102,16 +95,15 @@ class DecoderBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.is_pre_norm = norm == "pre"
-        branches = (
-            ("self_norm", "self_attention", self_attention),
-            ("cross_norm", "cross_attention", cross_attention),
-            ("mlp_norm", "mlp", mlp),
-        )
         # Parameters stand in the order in which they are used, which optimisers and checkpoints follow.
-        for norm_name, name, branch in branches:
-            parts = [(norm_name, norm_layer(dim)), (name, branch)]
-            for part_name, part in parts if self.is_pre_norm else parts[::-1]:
-                self.add_module(part_name, part)
+        if self.is_pre_norm:
+            self.self_norm, self.self_attention = norm_layer(dim), self_attention
+            self.cross_norm, self.cross_attention = norm_layer(dim), cross_attention
+            self.mlp_norm, self.mlp = norm_layer(dim), mlp
+        else:
+            self.self_attention, self.self_norm = self_attention, norm_layer(dim)
+            self.cross_attention, self.cross_norm = cross_attention, norm_layer(dim)
+            self.mlp, self.mlp_norm = mlp, norm_layer(dim)
         self.dropout = Dropout(dropout)
 
     def forward(
