@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from vitrail.nn.attention import AttentionLayer
 from vitrail.nn.blocks import Dropout
@@ -147,20 +148,12 @@ class RecurrentState(Generic[Memory]):
     def keep(self, sentences: Int[Tensor, " kept"]) -> Self:
         count = self.num_rows // self.memory.num_sentences
         rows = sentences[:, None] * count + torch.arange(count, device=sentences.device)
-        memory = _map_tensors(self.memory, lambda tensor: tensor.index_select(0, sentences))
+        memory = tree_map_only(Tensor, lambda tensor: tensor.index_select(0, sentences), self.memory)
         return dataclasses.replace(self.select(rows.flatten()), memory=memory)
 
     def _change_rows(self, change: Callable[[Tensor], Tensor]) -> Self:
-        layers, fed = _map_tensors((self.layers, self.fed), change)
+        layers, fed = tree_map_only(Tensor, change, (self.layers, self.fed))
         return dataclasses.replace(self, layers=layers, fed=fed)
-
-
-def _map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Apply a function to every tensor in nested tuples; None stays."""
-    if tree is None or isinstance(tree, Tensor):
-        return tree if tree is None else change(tree)
-    parts = [_map_tensors(part, change) for part in tree]
-    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
 
 class RecurrentStack(nn.Module):
