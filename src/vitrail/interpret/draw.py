@@ -175,9 +175,7 @@ class DrawnBox(NamedTuple):
     """Whether the line is dashed, as for wrong or missed boxes."""
 
 
-def draw_boxes(
-    picture: Image.Image, boxes: Sequence[DrawnBox], *, shorter_side: int = SMALLEST_SHORTER_PX
-) -> Image.Image:
+def draw_boxes(picture: Image.Image, boxes: Sequence[DrawnBox]) -> Image.Image:
     """Draw labelled boxes; the first of overlapping ones is on top.
 
     A label without free space, or one too many, is left out, except the first of its class. Boxes with NaN
@@ -185,9 +183,8 @@ def draw_boxes(
 
     Args:
         boxes: in pixels of the picture.
-        shorter_side: approximate minimum of the shorter side, in pixels.
     """
-    drawn = enlarge_picture(picture.convert("RGB"), shorter_side)
+    drawn = enlarge_picture(picture.convert("RGB"), SMALLEST_SHORTER_PX)
     factor = drawn.width / picture.width
     finite = [box for box in boxes if all(map(math.isfinite, box.corners))]
     usable = [(box, _on_picture(box.corners, factor, drawn.size)) for box in finite]

@@ -105,10 +105,8 @@ class FarParts(lab.SeededClaim):
         scenes.set_yticks(middles, ["different" if each else "the same" for each in labels])
         scenes.set_xticks([])
         lab.label(scenes, x="", y="", title=f"glyphs {self.distances[-1]} patches apart")
-        for layer, colour in zip(LAYERS, lab.COLOURS, strict=False):
-            shown = lab.rows_of(rows, SceneRow, layer=layer)
-            name = f"{layer}, {shown[0].parameters:,} parameters"
-            lab.draw_curve(curves, shown, "distance", "accuracy", color=colour, marker="o", label=name)
+        names = {row.layer: f"{row.layer}, {row.parameters:,} parameters" for row in rows}
+        lab.draw_curves(curves, rows, "distance", "accuracy", by="layer", names=names, marker="o")
         curves.axvline(FIELD - 0.5, color="grey", linestyle="--", label="field of the convolutions")
         curves.axhline(0.75, color="grey", linestyle=":", label="most that a sum of parts allows")
         curves.set_ylim(0.4, 1.03)

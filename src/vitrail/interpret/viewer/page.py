@@ -71,14 +71,10 @@ def data_element(explanations: Sequence[dict[str, Any]] = ()) -> str:
     return f'<script type="application/json" id="data">{text}</script>'
 
 
-def explanation_data(explanation: Explanation, max_bytes: int | None = None) -> dict[str, Any]:
-    """Return the script's data of one explanation, as JSON values.
-
-    Args:
-        max_bytes: of its compressed maps; by default ``MAX_BYTES``.
-    """
+def explanation_data(explanation: Explanation) -> dict[str, Any]:
+    """Return the script's data of one explanation, as JSON values."""
     parts = explanation.parts_on_page
-    share = (MAX_BYTES if max_bytes is None else max_bytes) // max(1, sum(len(part.shown) for part in parts))
+    share = MAX_BYTES // max(1, sum(len(part.shown) for part in parts))
     views = [_view_data(part, share) for part in parts]
     views += [
         _class_data(method, name, explanation.heat(method, class_name=name))
