@@ -50,17 +50,17 @@ def test_features_are_computed_once_and_are_those_of_the_model(
     dataset = open_dataset(divided_folder)
     reader = FeatureReader(*image_part(loaded))
     told: list[tuple[str, int, int]] = []
-    first = reader.read(dataset, "test", 4, lambda *event: told.append(event))
+    features, labels = reader.read(dataset, "test", 4, lambda *event: told.append(event))
 
     pixels = torch.stack([reader.preprocessing.read(image) for image in dataset.test.images])
     with torch.inference_mode():
         expected = read_features(loaded.model, reader.preprocessing.normalise(pixels))
-    assert torch.allclose(first.values, expected, atol=3e-2)  # products and the cache in half precision
-    assert first.labels.tolist() == dataset.test.labels.tolist()
+    assert torch.allclose(features, expected, atol=3e-2)  # products and the cache in half precision
+    assert labels.tolist() == dataset.test.labels.tolist()
     assert told == [("features of test", 4, 6), ("features of test", 6, 6)]
 
     monkeypatch.setattr("vitrail.studies.probing.read_features", None)  # nothing is computed again
-    assert torch.equal(reader.read(dataset, "test").values, first.values)
+    assert torch.equal(reader.read(dataset, "test")[0], features)
 
 
 def test_both_protocols_score_a_model_of_other_classes(tmp_path: Path, divided_folder: Path) -> None:
@@ -70,10 +70,10 @@ def test_both_protocols_score_a_model_of_other_classes(tmp_path: Path, divided_f
 
     reader = FeatureReader(*image_part(load_any(saved)))
     dataset = open_dataset(divided_folder)
-    train, validation, test = (reader.read(dataset, name) for name in dataset.splits)
+    train, validation, (features, labels) = (reader.read(dataset, name) for name in dataset.splits)
     bank = [torch.cat(pair) for pair in zip(train, validation, strict=True)]
-    votes = weighted_votes(bank[0], bank[1], test.values, num_classes=3, num_neighbours=3)
-    right = (votes.argmax(dim=-1) == test.labels).double().mean()
+    votes = weighted_votes(bank[0], bank[1], features, num_classes=3, num_neighbours=3)
+    right = (votes.argmax(dim=-1) == labels).double().mean()
     assert near.scores["accuracy"] == pytest.approx(float(right))
     assert near.class_names == ("blue", "green", "red")
     assert near.signature["method"] == "weighted 3-nn of 15, temperature 0.07"
@@ -81,7 +81,7 @@ def test_both_protocols_score_a_model_of_other_classes(tmp_path: Path, divided_f
     strength = float(linear.signature["method"].split("C=")[1].split(",")[0])
     reference = LogisticRegression(C=strength, tol=1e-9, max_iter=5000)
     reference.fit(bank[0].double().numpy(), bank[1].numpy())
-    expected = reference.score(test.values.double().numpy(), test.labels.numpy())
+    expected = reference.score(features.double().numpy(), labels.numpy())
     assert linear.scores["accuracy"] == pytest.approx(expected)
 
 

@@ -270,15 +270,8 @@ OnProgress = Callable[[str, int, int], None]
 BATCH_SIZE = 64
 
 
-def ignore_progress(stage: str, done: int, total: int) -> None:
-    """The default of ``OnProgress``."""
-
-
-class Features(NamedTuple):
-    """Features of a split."""
-
-    values: Float[Tensor, "n dim"]
-    labels: Int[Tensor, " n"]
+Features = tuple[Float[Tensor, "images dim"], Int[Tensor, " images"]]
+"""Features of some images, and their classes."""
 
 
 class FeatureReader:
@@ -303,7 +296,7 @@ class FeatureReader:
         dataset: ImageDataset,
         name: str,
         batch_size: int = BATCH_SIZE,
-        on_progress: OnProgress = ignore_progress,
+        on_progress: OnProgress = lambda *_: None,
     ) -> Features:
         """Return the features of a split, from the cache if they are there.
 
@@ -329,7 +322,7 @@ class FeatureReader:
         cache.prepare()
         rows = [cache.load(index)[0] for index in range(len(cache))]
         values = torch.stack(rows).float() if rows else torch.empty(0, self.width)
-        return Features(values, torch.from_numpy(split.labels.copy()))
+        return values, torch.from_numpy(split.labels.copy())
 
 
 def probe(
@@ -340,7 +333,7 @@ def probe(
     preparation: Preparing = "published",
     num_neighbours: int | None = None,
     temperature: float = TEMPERATURE,
-    on_progress: OnProgress = ignore_progress,
+    on_progress: OnProgress = lambda *_: None,
 ) -> Report:
     """Score the features of a frozen model on the test split of a data set, which may have other classes.
 
@@ -383,6 +376,7 @@ def probe(
     parts = {
         name: reader.read(dataset, name, on_progress=on_progress) for name in ("train", "validation", "test")
     }
+    features, labels = parts["test"]
     if protocol == "knn":
         device = reader.machine.device
         bank, known = (
@@ -391,7 +385,9 @@ def probe(
         smallest = int(torch.bincount(known)[known.unique()].min())
         num_neighbours = min(num_neighbours or min(NUM_NEIGHBOURS, smallest), len(bank))
         probabilities = weighted_votes(
-            *(bank, known, parts["test"].values.to(device)),
+            bank,
+            known,
+            features.to(device),
             num_classes=len(dataset.class_names),
             num_neighbours=num_neighbours,
             temperature=temperature,
@@ -399,7 +395,6 @@ def probe(
         how = f"weighted {num_neighbours}-nn of {len(bank)}, temperature {temperature:g}"
     else:
         how, probabilities = _linear(dataset, parts, reader.machine, on_progress)
-    labels = parts["test"].labels
     signature = CLASSIFICATION.sign(dataset, "test", preprocessing) | {
         "method": how,
         "resized": prepared,
@@ -424,7 +419,7 @@ def _linear(
 ) -> tuple[str, Float[Tensor, "n classes"]]:
     # MPS has no float64, in which the probe is fitted.
     device = torch.device("cpu") if machine.device.type == "mps" else machine.device
-    train, validation, test = (Features(*(each.to(device) for each in part)) for part in parts.values())
+    train, validation, test = ((each.to(device), labels.to(device)) for each, labels in parts.values())
     chosen = choose_probe(
         train,
         validation,

@@ -24,7 +24,7 @@ from vitrail.report.page import conclusions, picture_uri, section, table, tiles
 from vitrail.report.plots import COLOURS
 from vitrail.report.tiles import Inks
 from vitrail.studies.panels import Panel, join_panels, write_panels
-from vitrail.studies.probing import OnProgress, ignore_progress, mean_of_all
+from vitrail.studies.probing import OnProgress, mean_of_all
 from vitrail.tasks.classification.benchmarks import benchmark_of
 from vitrail.tasks.classification.objective import LogitsEvaluator
 from vitrail.tasks.classification.published_scores import sign_incomplete
@@ -272,7 +272,7 @@ def measure_robustness(
     split: str = "test",
     num_images: int | None = None,
     seed: int = 0,
-    on_progress: OnProgress = ignore_progress,
+    on_progress: OnProgress = lambda *_: None,
 ) -> tuple[Robustness, dict[str, np.ndarray]]:
     """Measure error rates under each corruption at each severity; return one image of each as well.
 

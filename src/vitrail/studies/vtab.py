@@ -20,7 +20,6 @@ from vitrail.studies.probing import (
     TEMPERATURE,
     OnProgress,
     Preparing,
-    ignore_progress,
     mean_of_all,
     probe,
 )
@@ -88,7 +87,7 @@ def score_vtab(
     budget_s: float | None = None,
     output: str | Path = "runs",
     on_task: Callable[[TaskScore], None] = lambda score: None,
-    on_progress: OnProgress = ignore_progress,
+    on_progress: OnProgress = lambda *_: None,
 ) -> VtabScores:
     """Score a model on every VTAB-1k task on this machine; failed tasks are reported.
 
