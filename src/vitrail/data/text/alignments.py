@@ -15,8 +15,10 @@ from vitrail.core.errors import DataError
 from vitrail.core.files import PACKED
 from vitrail.data.text.lines import read_lines
 
-PHARAOH_LINK = re.compile(r"(\d+)([-sp?])(\d+)")
-NAACL_LINE = re.compile(r"0*([1-9]\d*)\s+(\d+)\s+(\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?")
+PHARAOH_LINK = re.compile(r"(?P<source>\d+)(?P<mark>[-sp?])(?P<target>\d+)")
+NAACL_LINE = re.compile(
+    r"0*(?P<pair>[1-9]\d*)\s+(?P<source>\d+)\s+(?P<target>\d+)(?:\s+(?P<mark>[SP]))?(?:\s+[\d.]+)?"
+)
 FROM_ONE = ".talp"  # suffix of files in Pharaoh's form that count words from 1
 EXPECTED = (
     "links SOURCE-TARGET of each pair on its line, counted from 0 (Pharaoh; 3p4 or 3?4 is a possible link), "
@@ -75,18 +77,17 @@ def read_alignments(path: Path, num_pairs: int) -> dict[int, GoldAlignment]:
 def _read_links(path: Path, lines: Sequence[str], is_naacl: bool) -> Iterator[tuple[int, Link, bool]]:
     """Yield the pair of each link, the link, and whether it is sure."""
     first = int(is_naacl or path.name.lower().removesuffix(PACKED).endswith(FROM_ONE))
+    form = NAACL_LINE if is_naacl else PHARAOH_LINK
     for row, line in enumerate(lines):
-        for text in [line] * bool(line) if is_naacl else line.split():
-            found = (NAACL_LINE if is_naacl else PHARAOH_LINK).fullmatch(text)
-            words: tuple[int, ...] = (
-                () if found is None else (int(found[2 if is_naacl else 1]), int(found[3]))
-            )
-            if found is None or (min(words) < first and not is_naacl):
+        for text in filter(None, [line] if is_naacl else line.split()):
+            found = form.fullmatch(text)
+            source, target = map(int, found.group("source", "target")) if found else (-1, -1)
+            if found is None or (min(source, target) < first and not is_naacl):
                 raise DataError(
                     f"{text!r} in line {row + 1} of {path} is no link",
                     expected=EXPECTED,
                     remedy="Correct the line",
                 )
-            if min(words) >= first:  # in NAACL's form, word 0 says that there is no counterpart
-                pair, mark = (int(found[1]) - 1, found[4]) if is_naacl else (row, found[2])
-                yield pair, (words[0] - first, words[1] - first), mark not in ("P", "p", "?")
+            if min(source, target) >= first:  # in NAACL's form, word 0 says that there is no counterpart
+                pair = int(found["pair"]) - 1 if is_naacl else row
+                yield pair, (source - first, target - first), found["mark"] not in ("P", "p", "?")

@@ -8,7 +8,6 @@ import io
 import os
 import stat
 import threading
-import zlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,7 +16,7 @@ from typing import Protocol, Self, TypeGuard, runtime_checkable
 
 import numpy as np
 
-from vitrail.core.errors import DataError
+from vitrail.core.errors import DataError, reading
 from vitrail.core.files import PACKED
 from vitrail.data.text.lines import check_encoding
 from vitrail.data.text.rows import fill_batches
@@ -171,20 +170,13 @@ def arriving_lines(stream: ByteLines, *, read_ahead: int) -> Iterator[Iterator[L
 def open_lines(source: str | Path) -> AbstractContextManager[ByteLines]:
     """Open a file of lines, decompressed if its name ends in ``.gz``; ``DataError`` if it cannot be read."""
     path = Path(source)
+    expected = "a text file with one sentence on each line"
     if path.suffix.lower() in (".csv", ".tsv", ".jsonl", ".parquet"):
-        raise DataError(
-            f"{path} is a table",
-            expected="a text file with one sentence on each line",
-            remedy="Write its column of texts into such a file",
-        )
-    try:
+        remedy = "Write its column of texts into such a file"
+        raise DataError(f"{path} is a table", expected=expected, remedy=remedy)
+    remedy = "Correct the path, name - to read standard input, or give a sentence with --text"
+    with reading(path, expected=expected, remedy=remedy, error=DataError):
         return gzip.open(path) if path.suffix.lower() == PACKED else path.open("rb")
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read: {error.strerror}",
-            expected="a text file with one sentence on each line",
-            remedy="Correct the path, name - to read standard input, or give a sentence with --text",
-        ) from None
 
 
 def _is_pipe(stream: ByteLines) -> TypeGuard[io.BufferedReader]:
@@ -198,14 +190,9 @@ def _is_pipe(stream: ByteLines) -> TypeGuard[io.BufferedReader]:
 
 
 def _next_bytes(stream: ByteLines) -> bytes:
-    try:
+    expected, remedy = "a complete file", "Copy or download it again"
+    with reading("the text", done="read to its end", expected=expected, remedy=remedy, error=DataError):
         return stream.readline(MAX_LINE_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"the text cannot be read to its end: {error}",
-            expected="a complete file",
-            remedy="Copy or download it again",
-        ) from None
 
 
 def _skip_line(stream: ByteLines) -> int:

@@ -165,25 +165,20 @@ def choose_languages(
     Raises:
         DataError: a requested one is missing, or there are too few, or too many to choose from.
     """
-    listed, choose = (
-        ", ".join(available) or "none",
-        f"Choose with {language_option(available)}, the source first",
-    )
+    listed = ", ".join(available) or "none"
+    choose = f"Choose with {language_option(available)}, the source first"
     if wanted is not None:
         check_distinct(wanted)
         by_code = {short_code(language): language for language in available}
-        first, second = (
-            language if language in available else by_code.get(short_code(language), language)
-            for language in wanted
-        )
-        wanted = first, second
-        if missing := [language for language in wanted if language not in available]:
+        by_code |= {language: language for language in available}
+        first, second = (by_code.get(each, by_code.get(short_code(each), each)) for each in wanted)
+        if missing := [language for language in (first, second) if language not in available]:
             raise DataError(
                 f"{where} has no text in {' or '.join(map(repr, missing))}",
                 expected=f"two of the languages that are there: {listed}",
                 remedy=choose,
             )
-        return wanted, ()
+        return (first, second), ()
     if len(available) < 2:
         raise DataError(
             f"{where} has text in one language alone ({listed})",
@@ -191,9 +186,10 @@ def choose_languages(
             remedy="Add the other side, or correct its name",
         )
     if len(available) > 2:
-        number = len(available)
         raise DataError(
-            f"{where} has text in {number} languages: {listed}", expected="a choice of two", remedy=choose
+            f"{where} has text in {len(available)} languages: {listed}",
+            expected="a choice of two",
+            remedy=choose,
         )
     first, second = available
     finding = Finding(

@@ -82,11 +82,8 @@ class WordVocabulary:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
-        """Read what ``to_bytes`` returned; ``CheckpointError`` if it is damaged."""
-        try:
-            words = json.loads(content.decode())
-        except ValueError as error:
-            raise unusable(str(error), FORM) from None
+        """Read what ``to_bytes`` returned; ``CheckpointError`` if it holds something else."""
+        words = json.loads(content)
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise unusable("it holds no list of words", FORM)
         return cls(words)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from vitrail.core.errors import CheckpointError, ConfigError, VitrailError, import_optional
+from vitrail.core.errors import CheckpointError, ConfigError, VitrailError, import_optional, reading
 from vitrail.data.text.subwords import PairVocabulary, Subwords
 from vitrail.engines.loading import CTRANSLATE2_FILE
 from vitrail.models import config_from_settings
@@ -53,16 +53,11 @@ class CTranslate2Decoder:
         self.source_pieces, self.target_pieces = list_vocabularies(exported.vocabulary, exported.config)
         self.numbers = {piece: number for number, piece in enumerate(self.target_pieces)}
         ctranslate2 = import_engine()
-        try:
+        expected = f"{CTRANSLATE2_FILE} and vocabularies as the export wrote them"
+        with reading(folder, done="opened by CTranslate2", expected=expected, remedy="Export the run again"):
             self.engine = ctranslate2.Translator(
                 str(folder), device="cpu", compute_type="default", intra_threads=num_threads
             )
-        except (RuntimeError, ValueError) as error:
-            raise CheckpointError(
-                f"CTranslate2 cannot open {folder}: {error}",
-                expected=f"{CTRANSLATE2_FILE} and vocabularies as the export wrote them",
-                remedy="Export the run again",
-            ) from error
 
     def decode(self, rows: Sequence[Sequence[int]], search: Search) -> list[list[Hypothesis]]:
         """As ``TorchDecoder.decode``; ``ConfigError`` for GNMT's length penalty."""

@@ -31,12 +31,8 @@ class PairSplit:
         return len(self.sources)
 
     def take(self, indices: Iterable[int] | np.ndarray) -> PairSplit:
-        chosen = [int(index) for index in indices]
-        return PairSplit(
-            [self.sources[index] for index in chosen],
-            [self.targets[index] for index in chosen],
-            [self.names[index] for index in chosen],
-        )
+        rows = [(self.sources[index], self.targets[index], self.names[index]) for index in indices]
+        return PairSplit(*zip(*rows, strict=True)) if rows else PairSplit((), (), ())
 
     @property
     def contents(self) -> tuple[str, ...]:
