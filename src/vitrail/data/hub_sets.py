@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,38 +128,27 @@ def load_saved(path: Path) -> HubSet:
         return _by_split(datasets.load_from_disk(str(path)), str(path))
 
 
-def load_named(name: str, load: Callable[[Any], Any], *, hint: str = "") -> HubSet:
-    """Load a data set by its name; the local cache needs no network.
-
-    Args:
-        name: what the user gave.
-        load: called with the package.
-        hint: what else a name may be, for the error.
+def load_named(name: str) -> HubSet:
+    """Load ``owner/name``, or a configuration by ``owner/name/config``; the local cache needs no network.
 
     Raises:
         DataError: no such data set exists, the network cannot be reached, or the package is not installed.
     """
     datasets = import_datasets(name)
+    owner, *rest = name.split("/")
     try:
         with without_waiting():
-            loaded = load(datasets)
+            loaded = datasets.load_dataset("/".join((owner, *rest[:1])), *rest[1:])
     except Exception as error:  # network, hub and builder errors have no common type
         raise DataError(
             f"{Path.cwd()} has no file or folder {name!r}, and the Hugging Face data set of that name cannot "
             f"be loaded: {type(error).__name__}: {one_line(error)}",
             expected="an existing path; or a data set in the local cache, or a network connection and an "
-            f"existing name{hint}",
+            "existing name; one of several configurations is named hf:owner/name/config",
             remedy="Correct the path or the name, connect to the network, or download the data and give its "
             "folder",
         ) from None
     return _by_split(loaded, name)
-
-
-def load_configured(name: str) -> HubSet:
-    """Load a data set by ``owner/name``, or one of its configurations by ``owner/name/config``, as above."""
-    owner, *rest = name.split("/")
-    hint = "; one of several configurations is named hf:owner/name/config"
-    return load_named(name, lambda hub: hub.load_dataset("/".join((owner, *rest[:1])), *rest[1:]), hint=hint)
 
 
 def import_datasets(name: str) -> Any:

@@ -229,7 +229,7 @@ def find_unread(path: Path) -> DataError | None:
 
 def read_by_name(name: str) -> RawCaptions:
     """Read a data set by its hub name ``owner/name``; the local cache needs no network."""
-    return _convert(load_named(name, lambda datasets: datasets.load_dataset(name)))
+    return _convert(load_named(name))
 
 
 def is_of_captions(name: str) -> bool:

@@ -246,7 +246,7 @@ def read_by_name(name: str) -> RawDataset:
     Raises:
         DataError: there is none of that name, the network cannot be reached, or no column is recognised.
     """
-    return _convert(load_named(name, lambda datasets: datasets.load_dataset(name)))
+    return _convert(load_named(name))
 
 
 def _convert(loaded: HubSet) -> RawDataset:

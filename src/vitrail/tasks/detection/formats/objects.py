@@ -103,7 +103,7 @@ def read_by_name(name: str) -> RawBoxes:
     Raises:
         DataError: no such data set exists, the network cannot be reached, or no column is recognised.
     """
-    return _convert(load_named(name, lambda datasets: datasets.load_dataset(name)))
+    return _convert(load_named(name))
 
 
 def find_objects(fields_of: Mapping[str, Sequence[str]]) -> Found | None:

@@ -10,7 +10,7 @@ from typing import Any
 from vitrail.core.errors import DataError
 from vitrail.data.findings import Finding, counted
 from vitrail.data.formats import Format
-from vitrail.data.hub_sets import HubSet, cached_features, load_configured, load_saved, saved_features
+from vitrail.data.hub_sets import HubSet, cached_features, load_named, load_saved, saved_features
 from vitrail.data.splits import SplitName, assign_splits
 from vitrail.data.tables import (
     IMAGE_COLUMNS,
@@ -175,7 +175,7 @@ def is_of_texts(name: str) -> bool:
 
 def read_by_name(name: str) -> RawTexts:
     """Read a data set by its hub name, ``owner/name[/config]``; the local cache needs no network."""
-    return _convert(load_configured(name))
+    return _convert(load_named(name))
 
 
 def _convert(loaded: HubSet) -> RawTexts:

@@ -17,7 +17,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.file_places import is_image_name
 from vitrail.data.findings import Finding
 from vitrail.data.formats import Format
-from vitrail.data.hub_sets import HubSet, cached_features, load_configured, load_saved, saved_features
+from vitrail.data.hub_sets import HubSet, cached_features, load_named, load_saved, saved_features
 from vitrail.data.splits import SplitName, assign_splits, rows_by_split
 from vitrail.data.tables import (
     IMAGE_COLUMNS,
@@ -285,7 +285,7 @@ def is_of_pairs(name: str) -> bool:
 
 def read_by_name(name: str, wanted: Languages | None) -> RawPairs:
     """Read a data set by its hub name, ``owner/name[/config]``; the local cache needs no network."""
-    return _convert(load_configured(name), wanted)
+    return _convert(load_named(name), wanted)
 
 
 def _convert(loaded: HubSet, wanted: Languages | None) -> RawPairs:
