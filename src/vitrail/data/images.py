@@ -166,7 +166,7 @@ def decode(image: Image.Image, *, at_least: tuple[int, int] | None = None) -> Im
 def _decoded_bytes(image: Image.Image, *, is_turned: bool = False) -> int:
     """Return the memory that the pixels of an image take while ``decode`` brings them to RGB."""
     stored = STORED_BYTES.get(image.mode, 4) * (1 + is_turned)
-    converted = 0 if image.mode == "RGB" and not has_alpha(image) else 4
+    converted = 0 if image.mode == "RGB" and not image.has_transparency_data else 4
     decoder = DECODER_BYTES.get(image.format or "", 0)
     return image.width * image.height * (stored + converted + decoder)
 
@@ -192,11 +192,6 @@ def exif_orientation(image: Image.Image) -> int:
     return value if value in UPRIGHT else 1
 
 
-def has_alpha(image: Image.Image) -> bool:
-    """Tell whether an image has transparency."""
-    return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info
-
-
 def strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
     """Yield an image in strips of whole rows, each with its top; a small one as it is."""
     rows = max(STRIP_PIXELS // image.width, 1)
@@ -208,7 +203,7 @@ def strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode not in SIXTEEN_BIT_MODES and not has_alpha(image):
+    if image.mode not in SIXTEEN_BIT_MODES and not image.has_transparency_data:
         return image if image.mode == "RGB" else image.convert("RGB")
     scale = 1.0
     if image.mode == "F":
@@ -309,7 +304,7 @@ def _unreadable(source: Path | bytes, called: str, error: Exception) -> DataErro
     if size == 0 or source == b"":
         return DataError(f"{called} is empty, 0 bytes", expected=expected, remedy=remedy)
     if isinstance(error, UnidentifiedImageError):
-        head = source[:12] if isinstance(source, bytes) else _head(source)
+        head = source[:12] if isinstance(source, bytes) else read_file(source, 12)
         form, package = PACKAGES.get(head[8:] if head[4:8] == b"ftyp" else b"", ("", ""))
         if form:
             return NoReaderError(
@@ -323,7 +318,3 @@ def _unreadable(source: Path | bytes, called: str, error: Exception) -> DataErro
             remedy=remedy,
         )
     return DataError(f"{called} is damaged: {one_line(error)}", expected=expected, remedy=remedy)
-
-
-def _head(path: Path) -> bytes:
-    return read_file(path, 12)

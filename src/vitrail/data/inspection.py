@@ -23,7 +23,6 @@ from vitrail.data.images import (
     NoReaderError,
     decode,
     exif_orientation,
-    has_alpha,
     open_image,
     strips,
     upright_size,
@@ -201,7 +200,7 @@ def _traits(image: Image.Image) -> Iterable[str]:
         yield "palette"
     if image.mode == "CMYK":
         yield "cmyk"
-    if has_alpha(image):
+    if image.has_transparency_data:
         yield "alpha"
     if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
         yield "animated"
