@@ -6,10 +6,11 @@ import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from vitrail.core.errors import DataError
-from vitrail.core.files import open_file
+from vitrail.core.files import expand, open_file, read_file
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 
 RAW_SUFFIXES = frozenset({".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"})  # of cameras
@@ -71,6 +72,13 @@ def both_ends(path: Path) -> bytes:
     except OSError:
         return b""
     return ends if ends.lstrip().startswith(b"{") else b""
+
+
+def start_of(path: Path, size: int = PEEK) -> bytes:
+    """Return the plain beginning of a file for a cheap look; empty if it cannot be read."""
+    with suppress(OSError):
+        return plain_bytes(read_file(path, size))
+    return b""
 
 
 def plain_bytes(text: bytes) -> bytes:
@@ -170,13 +178,18 @@ def _ends(path: str) -> list[str]:
     return ["/".join(parts[start:]) for start in range(len(parts))]
 
 
+def data_folders(*names: str) -> list[Path]:
+    """Return the folders of these names below ``VITRAIL_DATA``; none if it is not set."""
+    named = os.environ.get(DATA_VARIABLE)
+    return [expand(named) / name for name in names] if named else []
+
+
 def lies_in(path: Path, folders: Iterable[Path]) -> bool:
     """Tell by its name whether a path lies in one of some folders, or in that of ``VITRAIL_DATA``.
 
     Links in them are the doing of whoever let them in.
     """
-    named = os.environ.get(DATA_VARIABLE)
-    allowed = (os.path.abspath(folder) for folder in (*folders, *([named] if named else ())))
+    allowed = (os.path.abspath(folder) for folder in (*folders, *data_folders(".")))
     return any(Path(os.path.abspath(path)).is_relative_to(folder) for folder in allowed)
 
 

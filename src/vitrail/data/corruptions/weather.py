@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from vitrail.core.files import expand
 from vitrail.data.corruptions import Pixels, corruptions_of, nearest_side
 from vitrail.data.corruptions.filters import grey, motion_blur, plasma, zoom_in
-from vitrail.data.file_places import DATA_VARIABLE
+from vitrail.data.file_places import data_folders
 
 NUM_PICTURES = 5  # the published code draws from the first five of its six
 PICTURE_SCALES = {32: 0.2, 64: 0.3, 224: 1.0}  # to which it shrinks them, by the size of the images
@@ -63,9 +61,7 @@ def frost(pixels: Pixels, setting: tuple[float, float], generator: np.random.Gen
 
 def frost_folder() -> Path | None:
     """Return the folder of the published frost pictures, or None."""
-    variable = os.environ.get(DATA_VARIABLE)
-    folder = expand(variable) / "frost" if variable else None
-    return folder if folder is not None and folder.is_dir() else None
+    return next(filter(Path.is_dir, data_folders("frost")), None)
 
 
 def fog(pixels: Pixels, setting: tuple[float, float], generator: np.random.Generator) -> Pixels:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from vitrail.core.errors import DataError
 from vitrail.core.files import expand, parse_json, read_file
-from vitrail.data.file_places import DATA_VARIABLE
+from vitrail.data.file_places import DATA_VARIABLE, data_folders
 from vitrail.data.findings import Finding
 from vitrail.data.formats import RawDataset, reading_file
 from vitrail.data.splits import SPLITS
@@ -54,10 +53,7 @@ def folders_of(benchmark: Benchmark, given: str = "") -> list[Path]:
     Args:
         given: a folder named by the user, which excludes all others.
     """
-    if given:
-        return [expand(given)]
-    variable = os.environ.get(DATA_VARIABLE)
-    return [expand(variable) / folder for folder in benchmark.folders] if variable else []
+    return [expand(given)] if given else data_folders(*benchmark.folders)
 
 
 def find_gaps(benchmark: Benchmark, raw: RawDataset) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from vitrail.core.config import check_place
 from vitrail.core.errors import DataError, did_you_mean, missing_package
 from vitrail.core.files import expand
 from vitrail.data.dataset import ImageDataset, ImageSplit, are_characters
-from vitrail.data.file_places import DATA_VARIABLE
+from vitrail.data.file_places import data_folders
 from vitrail.data.findings import about, number_of
 from vitrail.data.formats import HUB_PREFIX, RawDataset, format_of, locate, reading_file
 from vitrail.data.settings import DataSettings
@@ -212,9 +212,7 @@ def read_fashion_mnist() -> RawDataset:
     Raises:
         DataError: it is in neither folder.
     """
-    variable = os.environ.get(DATA_VARIABLE)
-    folders = [expand(variable) / "fashion-mnist"] if variable else []
-    folders.append(FASHION_FOLDER)
+    folders = [*data_folders("fashion-mnist"), FASHION_FOLDER]
     for folder in folders:
         if idx.recognises(folder):
             raw = idx.read(folder)

@@ -6,7 +6,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from vitrail.core.errors import DataError
-from vitrail.core.files import expand, open_file
-from vitrail.data.file_places import PEEK, first_entries, folders_in, is_image_name, plain_bytes
+from vitrail.core.files import expand
+from vitrail.data.file_places import first_entries, folders_in, is_image_name, start_of
 from vitrail.data.findings import number_of
 from vitrail.data.formats import HUB_PREFIX, format_by_suffix, format_of, is_name_on_hub, layouts, locate
 from vitrail.data.settings import DataSettings
@@ -119,9 +118,8 @@ def _other_tool(path: Path) -> tuple[str, Path] | None:
     names = [entry.path for folder in folders for entry in first_entries(folder)] or [str(path)]
     for tool, (suffix, mark) in OTHER_TOOLS.items():
         for file in sorted(name for name in names if name.lower().endswith(suffix))[:20]:
-            with suppress(OSError), open_file(Path(file)) as opened:
-                if re.search(mark, plain_bytes(opened.read(PEEK)), re.M):
-                    return tool, Path(file)
+            if re.search(mark, start_of(Path(file)), re.M):
+                return tool, Path(file)
     return None
 
 

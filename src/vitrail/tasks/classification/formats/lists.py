@@ -13,7 +13,7 @@ import numpy as np
 
 from vitrail.core.files import parse_json, read_file
 from vitrail.data.dataset import ImageSplit
-from vitrail.data.file_places import PEEK
+from vitrail.data.file_places import start_of
 from vitrail.data.formats import Format, RawDataset, reading_file
 from vitrail.data.splits import SplitName
 from vitrail.data.text.lines import read_list
@@ -83,11 +83,8 @@ def recognises_pets(path: Path) -> bool:
     lists = [path / listed for listed in PET_LISTS.values()]
     if not (path / "images").is_dir() or not all(listed.is_file() for listed in lists):
         return False
-    try:
-        first = read_file(lists[0], PEEK).decode().partition("\n")[0]
-        return PET_LINE.fullmatch(first.strip()) is not None
-    except (OSError, UnicodeDecodeError):
-        return False
+    first = start_of(lists[0]).decode(errors="replace").partition("\n")[0]
+    return PET_LINE.fullmatch(first.strip()) is not None
 
 
 def read_pets(path: Path) -> RawDataset:

@@ -7,25 +7,23 @@ and height in pixels; outlines (``segmentation``) are read where there is no box
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vitrail.core.errors import DataError, reading
-from vitrail.core.files import open_file, parse_json, read_file
+from vitrail.core.files import parse_json, read_file
 from vitrail.data.file_places import (
-    PEEK,
     ImageFinder,
     existing,
     first_entries,
     is_image_name,
     looks_like_coco,
     nested,
-    plain_bytes,
     relative_name,
     split_folders,
+    start_of,
 )
 from vitrail.data.findings import number_of
 from vitrail.data.formats import Format
@@ -316,11 +314,9 @@ def _candidates(root: Path) -> list[Path]:
 
 def _lacks_images(file: Path) -> bool:
     """Tell whether a file of annotations is empty, or a list of boxes alone, which reading explains."""
-    with suppress(OSError), open_file(file) as opened:
-        start = plain_bytes(opened.read(PEEK)).strip()
-        is_list = start.startswith(b"[") and b'"category_id"' in start and b'"bbox"' in start
-        return is_list or (not start and "annotation" in file.name.lower())
-    return False
+    start = start_of(file).strip()
+    is_list = start.startswith(b"[") and b'"category_id"' in start and b'"bbox"' in start
+    return is_list or (not start and "annotation" in file.name.lower())
 
 
 def _image_folders(root: Path, file: Path, split: SplitName) -> list[Path]:

@@ -12,24 +12,22 @@ import itertools
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 from xml.parsers import expat
 
 from vitrail.core.errors import DataError, reason_of
-from vitrail.core.files import open_file, read_file
+from vitrail.core.files import read_file
 from vitrail.data.file_places import (
     IMAGE_SUFFIXES,
-    PEEK,
     ImageFinder,
     first_entries,
     folders_in,
     is_image_name,
     nested,
-    plain_bytes,
     relative_name,
+    start_of,
 )
 from vitrail.data.formats import Format
 from vitrail.data.splits import SPLIT_NAMES, SplitName, split_of
@@ -201,11 +199,9 @@ def _annotation_folders(path: Path) -> list[Path]:
         is_usual = folder == root or folder.name in ANNOTATION_FOLDERS or split_of(folder.name)
         if not is_usual and any(map(is_image_name, listed)):  # a class, or a data set of its own
             continue
-        for name in [name for name in listed if name.lower().endswith(".xml")][:5]:
-            with suppress(OSError), open_file(folder / name) as file:
-                if re.search(rb"<annotation[\s>]", plain_bytes(file.read(PEEK))):
-                    found.append(folder)
-                    break
+        files = [folder / name for name in listed if name.lower().endswith(".xml")][:5]
+        if any(re.search(rb"<annotation[\s>]", start_of(file)) for file in files):
+            found.append(folder)
     return found
 
 

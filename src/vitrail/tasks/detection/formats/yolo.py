@@ -11,7 +11,6 @@ import os
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -20,9 +19,8 @@ import torch
 
 from vitrail.core.boxes import xyxy_to_cxcywh
 from vitrail.core.errors import DataError, import_optional, reading, reason_of
-from vitrail.core.files import open_file, read_file
+from vitrail.core.files import read_file
 from vitrail.data.file_places import (
-    PEEK,
     existing,
     first_entries,
     folders_in,
@@ -31,9 +29,9 @@ from vitrail.data.file_places import (
     lies_in,
     list_images,
     nested,
-    plain_bytes,
     relative_name,
     split_folders,
+    start_of,
 )
 from vitrail.data.formats import Format
 from vitrail.data.splits import SPLIT_NAMES, SplitName
@@ -125,10 +123,8 @@ def parse_labels(
 
 def looks_like_config(path: Path) -> bool:
     """Tell from its text whether a YAML file names classes and folders."""
-    with suppress(OSError):
-        content = plain_bytes(read_file(path)) if path.stat().st_size <= MAX_BYTES else b""
-        return CONFIG_KEYS.search(content) is not None and FOLDER_KEYS.search(content) is not None
-    return False
+    content = start_of(path, MAX_BYTES)
+    return CONFIG_KEYS.search(content) is not None and FOLDER_KEYS.search(content) is not None
 
 
 def load_config(path: Path) -> YoloConfig:
@@ -342,10 +338,8 @@ def _holds_labels(folder: Path, *, beside_images: bool = False) -> bool:
 
 def _looks_like_labels(path: Path) -> bool:
     """Tell from its first line whether a file holds boxes."""
-    with suppress(OSError), open_file(path) as file:
-        line = next((line for line in plain_bytes(file.read(PEEK)).splitlines() if line.strip()), b"")
-        return LABEL_LINE.match(line) is not None
-    return False
+    first = next((line for line in start_of(path).splitlines() if line.strip()), b"")
+    return LABEL_LINE.match(first) is not None
 
 
 @dataclass
