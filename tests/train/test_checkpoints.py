@@ -212,7 +212,9 @@ def test_the_newest_complete_checkpoint_counts_and_litter_is_removed(tmp_path: P
     assert newest_checkpoint(tmp_path) is None
     for step in (9, 10):
         (tmp_path / f".step-{step:06d}.writing-1").mkdir(parents=True)
-        save_training(tmp_path, train_step, Position(step, 0.0, {}, Selected()))
+        save_training(
+            tmp_path, train_step, Position(step=step, elapsed_s=0.0, scores={}, selection=Selected())
+        )
         assert [path.name for path in tmp_path.iterdir()] == [f"step-{step:06d}"]
     (tmp_path / "step-000010").rename(tmp_path / ".step-000010.ready")
     assert newest_checkpoint(tmp_path) == tmp_path / "step-000010"
@@ -471,7 +473,7 @@ def test_the_earliest_of_equal_scores_is_best_and_what_is_no_number_never(goal: 
     ]  # fmt: skip
     assert selection.best is not None
     assert selection.best.step == 1
-    assert selection.num_since == 4
+    assert selection.so_far.num_since == 4
     assert selection.is_hopeless
     assert selection.add(9, {"a": 3.0 if goal == "max" else 1.0})
     assert not selection.is_hopeless

@@ -87,9 +87,7 @@ def test_a_missing_report_and_a_file_of_another_kind_are_refused(tmp_path: Path)
     with pytest.raises(DataError, match="cannot be read"):
         Report.load(tmp_path / "none.json")
     (tmp_path / "report.json").write_text('{"scores": 3}')
-    with pytest.raises(
-        DataError, match=r"report\.json cannot be read as a report: .*; scores must be a dictionary"
-    ):
+    with pytest.raises(DataError, match=r"report\.json cannot be used: .*; scores must be a dictionary"):
         Report.load(tmp_path / "report.json")
 
 

@@ -144,7 +144,7 @@ def test_metrics_that_were_changed_after_a_checkpoint_are_refused(
         ("verdict.json", '"OK"', '"Ok"', "does not match its digest"),
         ("verdict.json", None, "[]", "holds a list, not an object"),
         ("verdict.json", None, '{"lines": 3}', r"verdict_lines must be a tuple, not 3"),
-        ("choices.json", None, '{"choices": [1]}', r"choices\.json or verdict\.json of \S+ is damaged"),
+        ("choices.json", None, '{"choices": [1]}', r"choices\.json or verdict\.json of \S+ cannot be used"),
         ("choices.json", None, "\x00", r"choices\.json cannot be read"),
     ],
 )

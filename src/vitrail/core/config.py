@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from vitrail.core.errors import ConfigError, did_you_mean
+from vitrail.core.errors import CheckpointError, ConfigError, VitrailError, did_you_mean
 from vitrail.core.files import parse_json
 
 MOST_PIXELS = 2**24  # of a model's input, 4096x4096
@@ -101,6 +101,22 @@ class Config(BaseModel):
             return cls.model_validate(tree)
         except ValidationError as error:
             raise _explain(error, cls) from None
+
+    @classmethod
+    def from_file(
+        cls,
+        path: object,
+        tree: Mapping[str, Any],
+        *,
+        remedy: str,
+        expected: str = "the fields that were written",
+        error: type[VitrailError] = CheckpointError,
+    ) -> Self:
+        """Validate what a file of ours holds, as ``from_tree``; an error names the file."""
+        try:
+            return cls.from_tree(tree)
+        except ConfigError as fault:
+            raise error(f"{path} cannot be used: {fault.given}", expected=expected, remedy=remedy) from None
 
 
 def _read_size(value: Any) -> Any:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitrail.core.config import Config, PlainName
 from vitrail.core.durable import atomic_folder, read_folder, write_durably
-from vitrail.core.errors import CheckpointError, ConfigError, reading
+from vitrail.core.errors import CheckpointError, reading
 from vitrail.core.files import read_file
 from vitrail.core.sealed import read_sealed, sealed
 from vitrail.models.unfilled import Unfilled
@@ -111,14 +111,8 @@ def _load_model(folder: Path) -> LoadedModel:
     from vitrail.models import config_from_settings
 
     description = read_description(folder / MODEL_FILE, MODEL_FORMAT)
-    try:
-        stored = _Description.from_tree(description)
-    except ConfigError as error:
-        raise CheckpointError(
-            f"{folder / MODEL_FILE} does not describe a model: {error.given}",
-            expected="the fields model, preprocessing, class_names, about and weights",
-            remedy="Save the model again, or restore the file",
-        ) from None
+    remedy = "Save the model again, or restore the file"
+    stored = _Description.from_file(folder / MODEL_FILE, description, remedy=remedy)
     tensors = read_tensors(folder / WEIGHTS_FILE, sha256=stored.sha256)
     config = config_from_settings(stored.model)
     num_classes = getattr(config, "num_classes", None)

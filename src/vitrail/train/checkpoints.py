@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -50,8 +50,8 @@ _Any = TypeVar("_Any", bound=Config)
 logger = logging.getLogger(__name__)
 
 
-class Best(NamedTuple):
-    """A new best validation."""
+class Best(Config):
+    """The best validation of a run."""
 
     step: int
     value: float
@@ -59,7 +59,7 @@ class Best(NamedTuple):
     scores: dict[str, Any]
 
 
-class Selected(NamedTuple):
+class Selected(Config):
     """How far the selection of a run has come."""
 
     best: Best | None = None
@@ -85,7 +85,11 @@ class Selection:
     def __init__(self, best_by: tuple[str, Literal["max", "min"]] | None, settings: TrainSettings) -> None:
         self.best_by = best_by
         self.patience, self.keeps_best = settings.patience, settings.keep == "best"
-        self.best, self.num_since = Selected()
+        self.so_far = Selected()
+
+    @property
+    def best(self) -> Best | None:
+        return self.so_far.best
 
     def add(self, step: int, scores: dict[str, Any]) -> bool:
         """Record the scores of a validation, and return whether it is the best so far."""
@@ -95,18 +99,18 @@ class Selection:
         value, sign = scores[name], 1 if goal == "max" else -1
         is_finite = isinstance(value, int | float) and math.isfinite(value)  # JSON says null for NaN
         if is_finite and (self.best is None or sign * value > sign * self.best.value):
-            self.best, self.num_since = Best(step, float(value), scores), 0
+            self.so_far = Selected(best=Best(step=step, value=float(value), scores=scores))
             return True
-        self.num_since += 1
+        self.so_far = Selected(best=self.best, num_since=self.so_far.num_since + 1)
         return False
 
     @property
     def is_hopeless(self) -> bool:
-        return 0 < self.patience <= self.num_since
+        return 0 < self.patience <= self.so_far.num_since
 
     def stopped_early(self, step: int, former_steps: int) -> StoppedEarly:
-        best, score = self.best, self.best_by and self.best_by[0]
-        return StoppedEarly(step, former_steps, best and best.step, score, best and best.value)
+        best_step, best = (self.best.step, self.best.value) if self.best else (None, None)
+        return StoppedEarly(step, former_steps, best_step, self.best_by and self.best_by[0], best)
 
 
 def select_by(objective: Objective, validation: SampleSource | None, settings: TrainSettings) -> Selection:
@@ -175,7 +179,7 @@ def load_best(root: Path, best: Best, targets: Mapping[str, Tensor]) -> dict[str
     return tensors
 
 
-class Position(NamedTuple):
+class Position(Config):
     """The position of a run at a checkpoint."""
 
     step: int
@@ -203,17 +207,22 @@ class _BestState(_State):
     value: float
 
 
-class _TrainingState(_State):
-    elapsed_s: float
-    scores: dict[str, Any]
-    selection: Selected
-    metrics: MetricsMark | None = None
+class _TrainingState(Position, _State):
     threads: int
     processes: int
     torch: str
     part_names: tuple[str, ...]
     sums: tuple[float, ...]
     num_summed: int
+
+
+def _circumstances(train_step: TrainStep) -> dict[str, Any]:
+    """Return what results depend on in their last digits."""
+    return {
+        "threads": torch.get_num_threads(),
+        "processes": train_step.processes.world_size,
+        "torch": torch.__version__,
+    }
 
 
 def save_training(root: Path, train_step: TrainStep, position: Position) -> Path:
@@ -225,14 +234,9 @@ def save_training(root: Path, train_step: TrainStep, position: Position) -> Path
     folder = root / f"step-{position.step:06d}"
     tensors = {name: whole_tensor(tensor) for name, tensor in _live_tensors(train_step).items()}
     if train_step.processes.is_first:
-        best, metrics = position.selection.best, position.metrics
         facts = {
-            **position._asdict(),
-            "selection": {**position.selection._asdict(), "best": None if best is None else best._asdict()},
-            "metrics": None if metrics is None else metrics._asdict(),
-            "threads": torch.get_num_threads(),
-            "processes": train_step.processes.world_size,
-            "torch": torch.__version__,
+            **position.model_dump(),
+            **_circumstances(train_step),
             "part_names": train_step.part_names,
             "sums": train_step.sums.tolist(),
             "num_summed": train_step.num_summed,
@@ -253,15 +257,8 @@ def _write(folder: Path, kind: str, facts: Mapping[str, Any], tensors_file: str,
 
 
 def _read(folder: Path, kind: str, state: type[_Any]) -> _Any:
-    description = read_description(folder / _STATE_FILE, kind)
-    try:
-        return state.from_tree(description)
-    except ConfigError as error:
-        raise CheckpointError(
-            f"{folder / _STATE_FILE} is damaged: {error.given}",
-            expected="the fields that were written",
-            remedy="Restore the file, or train again",
-        ) from None
+    path = folder / _STATE_FILE
+    return state.from_file(path, read_description(path, kind), remedy="Restore the file, or train again")
 
 
 def newest_checkpoint(root: Path) -> Path | None:
@@ -336,8 +333,16 @@ def load_training(folder: Path, train_step: TrainStep) -> Position:
     train_step.clear_sums()
     train_step.sums += torch.tensor(state.sums, dtype=torch.float64, device=train_step.sums.device)
     train_step.num_summed = state.num_summed
-    _warn_of_differences(state, train_step.processes.world_size)
-    return Position(state.step, state.elapsed_s, state.scores, state.selection, state.metrics)
+    for name, value in _circumstances(train_step).items():
+        if value != getattr(state, name):
+            logger.warning(
+                "resuming with %s = %s, the run had %s: results will differ in the last digits "
+                "from those of a run that never stopped",
+                name,
+                value,
+                getattr(state, name),
+            )
+    return state
 
 
 def _live_tensors(train_step: TrainStep) -> dict[str, Tensor]:
@@ -361,16 +366,3 @@ def _placed(stored: Tensor, parameter: Tensor) -> Tensor:
     # A copy, because the loaded memory may have any alignment, and kernels round by alignment.
     own = stored.to(parameter.device, copy=True)
     return sharded_like(own, parameter) if own.shape == parameter.shape else own
-
-
-def _warn_of_differences(state: _TrainingState, world_size: int) -> None:
-    now = {"threads": torch.get_num_threads(), "processes": world_size, "torch": torch.__version__}
-    for name, value in now.items():
-        if value != getattr(state, name):
-            logger.warning(
-                "resuming with %s = %s, the run had %s: results will differ in the last digits "
-                "from those of a run that never stopped",
-                name,
-                value,
-                getattr(state, name),
-            )

@@ -12,7 +12,7 @@ from torch import nn
 
 from vitrail import __version__
 from vitrail.core.config import Config
-from vitrail.core.errors import ConfigError, DataError
+from vitrail.core.errors import DataError
 from vitrail.core.sealed import read_sealed, write_sealed
 from vitrail.data.stream import SampleSource, evaluation_batches
 from vitrail.train.machine import Precision, autocast
@@ -79,12 +79,7 @@ class Report(Config):
         """
         expected, remedy = "a report.json that an evaluation wrote", "Evaluate the run again"
         tree = read_sealed(path, expected=expected, remedy=remedy, error=DataError)
-        try:
-            return cls.from_tree(tree)
-        except ConfigError as error:
-            raise DataError(
-                f"{path} cannot be read as a report: {error.given}", expected=expected, remedy=remedy
-            ) from None
+        return cls.from_file(path, tree, expected=expected, remedy=remedy, error=DataError)
 
 
 def join_signature(signature: Mapping[str, str]) -> str:

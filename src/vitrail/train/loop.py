@@ -116,7 +116,7 @@ class _Training:
             position = checkpoints.load_training(folder, self._train_step)
             self.step, self._former_s, self.scores = position.step, position.elapsed_s, position.scores
             self._saved_step, self._meter = self.step, Meter(self._train_step)
-            self._selection.best, self._selection.num_since = position.selection
+            self._selection.so_far = position.selection
             self._complete_best()
             mark = position.metrics
         if self._processes.is_first:
@@ -135,7 +135,7 @@ class _Training:
             # The plan as it was before this step: one that is recorded for its end counts from then on.
             former = self._plan.steps(self.step)
             if self._plan.restarts(self.step):
-                self._selection.num_since = 0
+                self._selection.so_far = checkpoints.Selected(best=self._selection.best)
             self._train_step(batches, self.step, self._plan.settings)
             self._meter.add(batches)
             self.step += 1
@@ -265,9 +265,13 @@ class _Training:
             return
         self._check_finite()
         started = time.monotonic()
-        selected = checkpoints.Selected(self._selection.best, self._selection.num_since)
-        metrics = self._run.flush_metrics() if self._processes.is_first else None
-        position = checkpoints.Position(self.step, self.elapsed_s(), self.scores, selected, metrics)
+        position = checkpoints.Position(
+            step=self.step,
+            elapsed_s=self.elapsed_s(),
+            scores=self.scores,
+            selection=self._selection.so_far,
+            metrics=self._run.flush_metrics() if self._processes.is_first else None,
+        )
         folder = checkpoints.save_training(self._run.checkpoints, self._train_step, position)
         self._saved_step, self._saved = self.step, time.monotonic()
         self._meter.pause(self._saved - started)

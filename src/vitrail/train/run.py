@@ -24,7 +24,7 @@ from pydantic import Field
 from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write, explained, locked, remove
-from vitrail.core.errors import CheckpointError, ConfigError
+from vitrail.core.errors import CheckpointError
 from vitrail.core.sealed import read_sealed, write_sealed
 from vitrail.train.machine import cpu_name
 from vitrail.train.settings import Experiment, Replan
@@ -34,7 +34,7 @@ _PACKAGES = ("torch", "numpy", "pillow", "safetensors", "pydantic")
 _log = logging.getLogger(__name__)
 
 
-class MetricsMark(NamedTuple):
+class MetricsMark(Config):
     """``metrics.jsonl`` as it was at a checkpoint: its length and a digest of it."""
 
     bytes: int
@@ -222,14 +222,9 @@ class Run:
             "verdict_lines": self._stored("verdict.json").get("lines", ()),
             "environment": self._stored("environment.json"),
         }
-        try:
-            return Record.from_tree(tree)
-        except ConfigError as error:
-            raise CheckpointError(
-                f"choices.json or verdict.json of {self.path} is damaged: {error.given}",
-                expected="the fields that were written",
-                remedy="Restore the file, or remove it; only the report depends on it",
-            ) from None
+        files = f"choices.json or verdict.json of {self.path}"
+        remedy = "Restore the file, or remove it; only the report depends on it"
+        return Record.from_file(files, tree, remedy=remedy)
 
     def write_choices(self, choices: Sequence[Choice]) -> None:
         write_sealed(self.path / "choices.json", {"choices": [choice._asdict() for choice in choices]})
@@ -322,7 +317,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _mark(content: bytes) -> MetricsMark:
-    return MetricsMark(len(content), hashlib.sha256(content).hexdigest())
+    return MetricsMark(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 def _finite(value: Any) -> Any:

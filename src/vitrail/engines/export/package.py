@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from vitrail.core.config import MOST_PIXELS, Config, PlainName
 from vitrail.core.durable import find_folder, read_folder, write_durably
-from vitrail.core.errors import CheckpointError, ConfigError, reading
+from vitrail.core.errors import CheckpointError, reading
 from vitrail.core.files import open_file
 from vitrail.core.sealed import read_sealed, sealed
 from vitrail.models.checkpoint import LoadedModel, check_version, state_tensors
@@ -154,14 +154,8 @@ class Package(Config):
         path, expected = folder / PACKAGE_FILE, f"a folder that vitrail export wrote, with {PACKAGE_FILE}"
         tree = read_sealed(path, expected=expected, remedy="Name the folder of an exported model")
         check_version(path, tree.get("package_version"), PACKAGE_VERSION)
-        try:
-            package = cls.from_tree(tree)
-        except ConfigError as error:
-            raise CheckpointError(
-                f"{path} does not describe a package: {error.given}",
-                expected="the fields that vitrail export wrote",
-                remedy="Export the model again, with this version of vitrail",
-            ) from None
+        remedy = "Export the model again, with this version of vitrail"
+        package = cls.from_file(path, tree, remedy=remedy)
         needed = MODEL_FILES[package.format]
         if not set(needed) <= set(package.files):
             raise CheckpointError(
