@@ -27,6 +27,7 @@ from uvicorn.server import ServerState
 
 from faults.exchange import split_answers
 from making.served_models import picture, small_models
+from vitrail.serve.hosting import Hosting
 from vitrail.serve.protocol import PatientProtocol
 from vitrail.serve.server import ModelServer
 from vitrail.serve.settings import ServeSettings
@@ -202,7 +203,8 @@ def kept_logs() -> Iterator[list[str]]:
 
 def run(seconds: float, seed: int, most: int | None = None) -> tuple[int, dict[str, bytes], Counter[int]]:
     """Send mutated requests for so long; return their number, problems by an example, and first statuses."""
-    server = ModelServer(small_models(), ServeSettings(max_upload_mb=0.2, max_pixels=100_000, timeout_s=4))
+    settings = ServeSettings(max_upload_mb=0.2, max_pixels=100_000, timeout_s=4)
+    server = ModelServer(Hosting(small_models(), settings))
     server.hosting.start()
     server.hosting.wait()
     chooser, problems, statuses = random.Random(seed), dict[str, bytes](), Counter[int]()

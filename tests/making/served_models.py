@@ -26,7 +26,7 @@ from making.small_translators import small_translator
 from vitrail.data.preprocessing import Preprocessing
 from vitrail.models import build, model_settings
 from vitrail.models.checkpoint import LoadedModel
-from vitrail.serve.hosting import Source
+from vitrail.serve.hosting import Hosting, Source
 from vitrail.serve.running import address_of, bind
 from vitrail.serve.server import ModelServer
 from vitrail.serve.settings import ServeSettings
@@ -103,7 +103,7 @@ class Gate:
 def running(sources: Mapping[str, Source], **settings: object) -> Iterator[tuple[str, ModelServer]]:
     """Serve models in a thread, and yield the address once all of them are ready or have failed."""
     chosen = ServeSettings.from_tree({"port": 0, **settings})
-    server = ModelServer(sources, chosen)
+    server = ModelServer(Hosting(sources, chosen))
     with bind(chosen.host, chosen.port) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

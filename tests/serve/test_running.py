@@ -386,4 +386,4 @@ def test_the_largest_amounts_can_be_used() -> None:
     settings = ServeSettings(timeout_s=MOST_TIMEOUT_S, max_upload_mb=MOST_UPLOAD_MB, max_wait_ms=MOST_WAIT_MS)
 
     assert settings.max_upload_bytes == 10**12
-    assert ModelServer({}, settings).config.timeout_graceful_shutdown == 2 * 86_400 + 5
+    assert ModelServer(Hosting({}, settings)).config.timeout_graceful_shutdown == 2 * 86_400 + 5

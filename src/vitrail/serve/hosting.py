@@ -52,9 +52,9 @@ class HostedModel:
         self.state: State = "loading"
         self.error: VitrailError | None = None
         self.seconds = 0.0
-        self.is_settled = threading.Event()
         self.served: Servable | None = None
         self.worker: BatchWorker | None = None
+        self.is_settled = threading.Event()
         self.facts: dict[str, Any] = {}
 
     def describe(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Hosting:
     ) -> None:
         self.models = {name: HostedModel(name, source) for name, source in sources.items()}
         self.is_stopping = False
-        self.metrics, self._settings, self._on_loaded = Metrics(), settings, on_loaded
+        self.settings, self.metrics, self._on_loaded = settings, Metrics(), on_loaded
         self._threads = [
             threading.Thread(target=self._load, args=(model,), name=f"vitrail-load-{model.name}", daemon=True)
             for model in self.models.values()
@@ -161,7 +161,7 @@ class Hosting:
                 model.worker.close(CLOSE_S)
 
     def _load(self, model: HostedModel) -> None:
-        began, settings = time.perf_counter(), self._settings
+        began, settings = time.perf_counter(), self.settings
         choice = EngineChoice(settings.engine, settings.precision, settings.max_batch, settings.trust)
         try:
             with nullcontext() if settings.engine in AS_THEY_ARE else _CONVERTING:

@@ -17,21 +17,13 @@ FOLDER = Path(__file__).with_name("static")
 SCRIPT_TYPE, STYLE_TYPE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 
 
-def _own(name: str) -> str:
-    return (FOLDER / name).read_text(encoding="utf-8")
-
-
 STATIC_FILES: dict[str, tuple[str, str]] = {
     "page.css": (page.STYLE, STYLE_TYPE),
     "viewer.css": (viewer.STYLE, STYLE_TYPE),
-    "live.css": (_own("live.css"), STYLE_TYPE),
-    "docs.css": (_own("docs.css"), STYLE_TYPE),
     # The viewer of the pages that `vitrail explain` writes.
     "viewer.js": (viewer.SCRIPT, SCRIPT_TYPE),
-    "live.js": (_own("live.js"), SCRIPT_TYPE),
-    "live_images.js": (_own("live_images.js"), SCRIPT_TYPE),
-    "live_texts.js": (_own("live_texts.js"), SCRIPT_TYPE),
-    "docs.js": (_own("docs.js"), SCRIPT_TYPE),
+    **{path.name: (path.read_text(encoding="utf-8"), STYLE_TYPE) for path in FOLDER.glob("*.css")},
+    **{path.name: (path.read_text(encoding="utf-8"), SCRIPT_TYPE) for path in FOLDER.glob("*.js")},
 }
 """Files of the pages by name: content and type."""
 

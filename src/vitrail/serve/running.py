@@ -78,7 +78,7 @@ def serve(
     for source in named.values():
         if not is_published(source) and not is_package(source):
             find_model_folder(Path(source))  # a misspelt path stops the command, not only its model
-    from vitrail.serve.hosting import HostedModel
+    from vitrail.serve.hosting import HostedModel, Hosting
     from vitrail.serve.server import ModelServer
 
     listener = bind(settings.host, settings.port)
@@ -91,7 +91,7 @@ def serve(
         if all(each.state == "failed" for each in server.hosting.models.values()):
             server.should_exit = True
 
-    server = ModelServer(named, settings, on_loaded=on_loaded)
+    server = ModelServer(Hosting(named, settings, on_loaded=on_loaded))
     with listener, stop_on_signals(server, lambda: on_event(Stopping())):
         is_local = is_loopback(listener.getsockname()[0])
         on_event(Listening(address_of(listener), not is_local and settings.token is None))

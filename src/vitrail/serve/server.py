@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 import math
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 import uvicorn
 
 from vitrail.serve.app import create_app
-from vitrail.serve.hosting import HostedModel, Hosting, Source
+from vitrail.serve.hosting import Hosting
 from vitrail.serve.protocol import CLOSE, PatientProtocol
-from vitrail.serve.settings import ServeSettings
 
 GRACE_S = 5.0  # beyond the time-outs of a request, until a stopping server closes open connections
 KEEP_ALIVE_S = 20  # between two requests of a connection
@@ -23,16 +22,10 @@ KEEP_ALIVE_S = 20  # between two requests of a connection
 class ModelServer(uvicorn.Server):
     """Uvicorn with models; without its signal handling, which would raise signals again after stopping."""
 
-    def __init__(
-        self,
-        sources: Mapping[str, Source],
-        settings: ServeSettings,
-        *,
-        on_loaded: Callable[[HostedModel], None] = lambda model: None,
-    ) -> None:
-        self.hosting = Hosting(sources, settings, on_loaded=on_loaded)
+    def __init__(self, hosting: Hosting) -> None:
+        self.hosting = hosting
         config = uvicorn.Config(
-            create_app(self.hosting, settings),
+            create_app(hosting, hosting.settings),
             http=PatientProtocol,
             ws="none",
             lifespan="off",
@@ -40,7 +33,7 @@ class ModelServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=math.ceil(2 * settings.timeout_s + GRACE_S),
+            timeout_graceful_shutdown=math.ceil(2 * hosting.settings.timeout_s + GRACE_S),
         )
         super().__init__(config)
 
