@@ -6,6 +6,7 @@ Input: any height and width that the encoder takes, or the encoder's features.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar, Self, cast
 
 import torch
@@ -69,17 +70,31 @@ class CaptionTransformer(nn.Module):
     def __init__(self, config: CaptionTransformerConfig) -> None:
         super().__init__()
         self.config = config
-        width = config.width
+        width, num_heads, dropout = config.width, config.num_heads, config.dropout
+        mlp = partial(MLP, width, config.hidden_dim)
         self.encoder = build_encoder(config)
         self.norm = nn.LayerNorm(self.encoder.dim)
         self.neck = Linear(self.encoder.dim, width)
-        self.refining = nn.ModuleList(_refining_block(config) for _ in range(config.refining_depth))
+        self.refining = nn.ModuleList(
+            Block(width, mixer=Attention(width, num_heads), mlp=mlp(), dropout=dropout)
+            for _ in range(config.refining_depth)
+        )
         self.refining_norm = nn.LayerNorm(width)
         self.table = nn.Embedding(config.vocabulary_size, width)
         self.positions = SinusoidalPositions(width)
-        self.decoder = nn.ModuleList(_decoder_block(config) for _ in range(config.decoder_depth))
+        self.decoder = nn.ModuleList(
+            DecoderBlock(
+                width,
+                self_attention=Attention(width, num_heads),
+                cross_attention=CrossAttention(width, num_heads),
+                mlp=mlp(),
+                norm="pre",
+                dropout=dropout,
+            )
+            for _ in range(config.decoder_depth)
+        )
         self.decoder_norm = nn.LayerNorm(width)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(dropout)
         self.output = None if config.tie else Linear(width, config.vocabulary_size)
         self.output_bias = nn.Parameter(torch.zeros(config.vocabulary_size)) if config.tie else None
         _draw_weights(self)
@@ -154,24 +169,6 @@ VARIANTS: dict[str, ModelConfig] = {
         dropout=0.3,
     ),
 }
-
-
-def _refining_block(config: CaptionTransformerConfig) -> Block:
-    attention = Attention(config.width, config.num_heads)
-    mlp = MLP(config.width, config.hidden_dim)
-    return Block(config.width, mixer=attention, mlp=mlp, dropout=config.dropout)
-
-
-def _decoder_block(config: CaptionTransformerConfig) -> DecoderBlock:
-    width, num_heads = config.width, config.num_heads
-    return DecoderBlock(
-        width,
-        self_attention=Attention(width, num_heads),
-        cross_attention=CrossAttention(width, num_heads),
-        mlp=MLP(width, config.hidden_dim),
-        norm="pre",
-        dropout=config.dropout,
-    )
 
 
 def _draw_weights(model: CaptionTransformer) -> None:

@@ -5,6 +5,7 @@ Paper: Carion et al. 2020. Input: any height and width.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -120,9 +121,20 @@ class DETR(nn.Module):
         width = config.width
         self.backbone, channels = _build_backbone(config)
         self.projection = Linear(channels, width)  # the paper's 1x1 convolution
-        self.encoder = nn.ModuleList(_build_encoder_block(config) for _ in range(config.encoder_depth))
+        dropout = config.dropout
+        attention = partial(DetrAttention, width, config.num_heads, dropout=dropout)
+        mlp = partial(MLP, width, config.hidden_dim, activation=nn.ReLU, dropout=dropout)
+        self.encoder = nn.ModuleList(
+            DetrEncoderBlock(width, attention=attention(), mlp=mlp(), dropout=dropout)
+            for _ in range(config.encoder_depth)
+        )
         self.queries = nn.Parameter(torch.randn(config.num_queries, width))
-        self.decoder = nn.ModuleList(_build_decoder_block(config) for _ in range(config.decoder_depth))
+        self.decoder = nn.ModuleList(
+            DetrDecoderBlock(
+                width, self_attention=attention(), cross_attention=attention(), mlp=mlp(), dropout=dropout
+            )
+            for _ in range(config.decoder_depth)
+        )
         self.decoder_norm = nn.LayerNorm(width)
         self.class_head = Linear(width, config.num_classes + 1)
         self.box_head = nn.Sequential(
@@ -244,29 +256,6 @@ def _build_backbone(config: DETRConfig) -> tuple[Backbone | ImageEncoder, int]:
     for part in parts[: config.num_frozen]:
         part.requires_grad_(False)
     return encoder, encoder.dim
-
-
-def _build_encoder_block(config: DETRConfig) -> nn.Module:
-    return DetrEncoderBlock(
-        config.width,
-        attention=DetrAttention(config.width, config.num_heads, dropout=config.dropout),
-        mlp=_build_mlp(config),
-        dropout=config.dropout,
-    )
-
-
-def _build_decoder_block(config: DETRConfig) -> nn.Module:
-    return DetrDecoderBlock(
-        config.width,
-        self_attention=DetrAttention(config.width, config.num_heads, dropout=config.dropout),
-        cross_attention=DetrAttention(config.width, config.num_heads, dropout=config.dropout),
-        mlp=_build_mlp(config),
-        dropout=config.dropout,
-    )
-
-
-def _build_mlp(config: DETRConfig) -> MLP:
-    return MLP(config.width, config.hidden_dim, activation=nn.ReLU, dropout=config.dropout)
 
 
 def _draw_weights(model: DETR) -> None:
