@@ -20,6 +20,7 @@ from vitrail.core.durable import atomic_folder, read_folder, write_durably
 from vitrail.core.errors import CheckpointError, reading
 from vitrail.core.files import read_file
 from vitrail.core.sealed import read_sealed, sealed
+from vitrail.data.findings import some_of
 from vitrail.models.unfilled import Unfilled
 
 CLASS_IDS_FILE = "class_ids.json"  # detectors: dataset ids of the classes, in label order
@@ -183,9 +184,8 @@ def check_same_tensors(targets: Mapping[str, Tensor], tensors: Mapping[str, Tens
     """
     faults = differences(targets, tensors)
     if faults:
-        shown = "; ".join(sorted(faults)[:4]) + (f"; and {len(faults) - 4} more" if len(faults) > 4 else "")
         raise CheckpointError(
-            f"{origin} holds the weights of another model: {shown}",
+            f"{origin} holds the weights of another model: {some_of(sorted(faults), len(faults))}",
             expected=f"the {len(targets)} tensors of the model that was built from the settings",
             remedy="Use the weights together with the settings they were saved with",
         )

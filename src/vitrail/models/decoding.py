@@ -76,15 +76,13 @@ def rank(
     vocabulary = logits.shape[1]
     gains = log_probabilities(logits, excluded)
     candidates = _narrow(gains, totals, num_ranked)
-    joined = totals.gather(1, _whole(candidates, vocabulary)) + gains.view(len(totals), -1).gather(
-        1, candidates
-    )
+    joined = totals.gather(1, candidates // vocabulary) + gains.view(len(totals), -1).gather(1, candidates)
     best, order = joined.topk(min(num_ranked, joined.shape[1]), dim=1)
     candidates = candidates.gather(1, order)
     if candidates.shape[1] < num_ranked:  # at the first step, with a small vocabulary
         missing = (0, num_ranked - candidates.shape[1])
         best, candidates = F.pad(best, missing, value=-math.inf), F.pad(candidates, missing)
-    return Ranked(best, _whole(candidates, vocabulary), candidates % vocabulary)
+    return Ranked(best, candidates // vocabulary, candidates % vocabulary)
 
 
 def log_probabilities(
@@ -128,7 +126,7 @@ def _narrow(
     blocks = gains[:, :blocked].unflatten(1, (BLOCK, per_row)).amax(dim=1)  # rows blocks
     highest = (totals[:, :, None] + blocks.unflatten(0, (num_sentences, -1))).flatten(1)
     best = highest.topk(min(num_ranked, highest.shape[1]), dim=1).indices
-    firsts = _whole(best, per_row) * vocabulary + best % per_row
+    firsts = best // per_row * vocabulary + best % per_row
     candidates = (firsts[:, :, None] + torch.arange(0, blocked, per_row, device=device)).flatten(1)
     rows = torch.arange(0, beam_size * vocabulary, vocabulary, device=device)
     rest = (rows[:, None] + torch.arange(blocked, vocabulary, device=device)).flatten()
@@ -151,10 +149,6 @@ def excluded_tokens(
 def longest(max_lengths: Int[Tensor, " sentences"]) -> int:
     """Return the greatest length, 0 of none."""
     return int(max_lengths.max()) if len(max_lengths) else 0
-
-
-def _whole(numbers: Int[Tensor, "*shape"], divisor: int) -> Int[Tensor, "*shape"]:
-    return numbers.div(divisor, rounding_mode="floor")
 
 
 @torch.no_grad()

@@ -17,8 +17,9 @@ from vitrail.engines.cpu import accelerate
 from vitrail.engines.loading import load_any
 from vitrail.interpret import record_attention
 from vitrail.models import MODELS, build
-from vitrail.models.weights.conversion import SOURCES, convert_to, export, hub_names_as_in_models
+from vitrail.models.weights.conversion import SOURCES, convert_to, export, rename
 from vitrail.models.weights.detr import read_preprocessing, to_config
+from vitrail.models.weights.layouts.hf import RENAMED
 from vitrail.models.weights.published import convert_to_folder, load_published
 from vitrail.models.weights.table import to_ours, to_theirs
 
@@ -229,7 +230,7 @@ def test_names_of_the_hubs_files_become_those_of_the_models():
         "model.decoder.layers.0.fc1.weight": "model.decoder.layers.0.mlp.fc1.weight",
         "bbox_predictor.layers.2.bias": "bbox_predictor.layers.2.bias",
     }
-    renamed = hub_names_as_in_models(dict.fromkeys(published, torch.zeros(1)), "detr")
+    renamed = rename(dict.fromkeys(published, torch.zeros(1)), RENAMED["detr"])
     assert list(renamed) == list(published.values())
     for name in published_names("hf", "detr").values():
         wanted = {key for entry in entries(MODELS[name]) for key in entry.theirs}

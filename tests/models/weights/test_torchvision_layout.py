@@ -3,7 +3,8 @@ from __future__ import annotations
 import torch
 
 from vitrail.models import MODELS
-from vitrail.models.weights.conversion import convert_to, export, torchvision_names_as_in_models
+from vitrail.models.weights.conversion import convert_to, export, rename
+from vitrail.models.weights.layouts import torchvision
 
 TINY = {"width": 12, "depth": 2, "num_heads": 3, "num_classes": 5, "patch_size": 8, "image_size": (16, 24)}
 
@@ -18,5 +19,5 @@ def test_files_with_the_older_names_give_the_same_model():
     }
 
     assert older.keys() != published.keys()
-    again = convert_to(torchvision_names_as_in_models(older), source="torchvision", config=config)
+    again = convert_to(rename(older, torchvision.RENAMED), source="torchvision", config=config)
     assert all(torch.equal(again[name], state[name]) for name in state)

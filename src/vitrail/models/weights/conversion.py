@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -124,24 +124,14 @@ def find_source(name: str) -> Source:
     return SOURCES[name]
 
 
-def hub_names_as_in_models(state: Mapping[str, Tensor], model_type: str) -> State:
-    """Rename the tensors of a hub file of some ``model_type`` as transformers' models name them since 5.0.
+def rename(state: Mapping[str, Tensor], renamed: Sequence[tuple[str, str]]) -> State:
+    """Rename the tensors of a file as its library's models name them today, by patterns and replacements.
 
-    The key tables use the new names; files keep the old ones, for older releases. New names are kept.
+    The key tables use the new names, which are kept; files keep the old ones, for older releases.
     """
-    return _rename(state, hf.RENAMED.get(model_type, ()))
-
-
-def torchvision_names_as_in_models(state: Mapping[str, Tensor]) -> State:
-    """Rename the tensors of torchvision's older files as its models do on loading."""
-    return _rename(state, torchvision.RENAMED)
-
-
-def _rename(state: Mapping[str, Tensor], renamed: Iterable[tuple[str, str]]) -> State:
-    patterns = list(renamed)
     result = {}
     for name, tensor in state.items():
-        for pattern, replacement in patterns:
+        for pattern, replacement in renamed:
             name = re.sub(pattern, replacement, name)  # noqa: PLW2901
         result[name] = tensor
     return result

@@ -11,8 +11,9 @@ from vitrail.data.box_preprocessing import BoxPreprocessing
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.contract import DetectionModelConfig, ModelConfig
 from vitrail.models.detr import DETRConfig
-from vitrail.models.weights.conversion import convert_to, fit_config, hub_names_as_in_models
+from vitrail.models.weights.conversion import convert_to, fit_config, rename
 from vitrail.models.weights.files import WEIGHT_FILES, hub_file, hub_settings, read_state
+from vitrail.models.weights.layouts.hf import RENAMED
 from vitrail.models.weights.preparation import (
     assemble,
     class_names,
@@ -48,7 +49,7 @@ def load_detector(repository: str, settings: Mapping[str, Any]) -> LoadedModel:
         CheckpointError: the files cannot be had, or are of a model unlike ours.
     """
     config = to_config(settings, origin=repository)
-    state = hub_names_as_in_models(read_state(hub_file(repository, WEIGHT_FILES)), MODEL_TYPE)
+    state = rename(read_state(hub_file(repository, WEIGHT_FILES)), RENAMED[MODEL_TYPE])
     preprocessing = read_preprocessing(hub_settings(repository, "preprocessor_config.json"))
     fitted = fit_config(state, source="hf", config=config)
     fitted = fitted.with_changes({"image_size": preprocessing.image_size})

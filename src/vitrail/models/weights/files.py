@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 
 import numpy as np
 import safetensors.torch
@@ -137,33 +137,26 @@ def hub_file(repository: str, names: tuple[str, ...]) -> Path:
             if (Path(repository) / name).is_file():
                 return Path(repository) / name
         raise _no_file(repository, names)
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import errors, hf_hub_download
 
+    unknown = errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError
     name_of_repository, _, revision = repository.partition("@")
     unreachable: Exception | None = None
     with without_waiting():
         for name in names:
             try:
                 return Path(hf_hub_download(name_of_repository, name, revision=revision or None))
-            except LocalEntryNotFoundError as error:
+            except errors.LocalEntryNotFoundError as error:
                 unreachable = error
-            except EntryNotFoundError:
+            except errors.EntryNotFoundError:
                 continue
-            except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
+            except unknown as error:
                 raise CheckpointError(
                     f"the Hugging Face hub has no repository {repository!r}: {first_line(error)}",
                     expected="a public repository as owner/name, or a private one and a token",
                     remedy="Correct the name, or sign in with: hf auth login",
                 ) from None
-            except (HfHubHTTPError, OSError) as error:
+            except (errors.HfHubHTTPError, OSError) as error:
                 unreachable = error
     if unreachable is None:
         raise _no_file(repository, names)
@@ -210,7 +203,7 @@ def pytorch_file(name: str) -> Path:
     digest = name.rpartition("-")[2].partition(".")[0]
     try:
         torch.hub.download_url_to_file(PYTORCH_SERVER + name, str(target), hash_prefix=digest)
-    except (HTTPError, URLError, OSError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         is_missing = isinstance(error, HTTPError) and error.code == NOT_FOUND
         raise CheckpointError(
             f"{PYTORCH_SERVER}{name} cannot be downloaded: {first_line(error)}",

@@ -30,13 +30,12 @@ from vitrail.models.weights.conversion import (
     SOURCES,
     convert_to,
     fit_config,
-    hub_names_as_in_models,
-    torchvision_names_as_in_models,
+    rename,
 )
 from vitrail.models.weights.detr import MODEL_TYPE as DETR
 from vitrail.models.weights.detr import assemble_detector, load_detector, read_preprocessing
 from vitrail.models.weights.files import WEIGHT_FILES, hub_file, hub_settings, pytorch_file, read_state
-from vitrail.models.weights.layouts import torchvision
+from vitrail.models.weights.layouts import hf, torchvision
 from vitrail.models.weights.marian import MODEL_TYPE as MARIAN
 from vitrail.models.weights.marian import load_marian
 from vitrail.models.weights.packages import load_packaged
@@ -154,7 +153,7 @@ def _load_transformers(repository: str, settings: Mapping[str, Any]) -> LoadedMo
             expected=f"one of {', '.join([*FAMILIES, *LOADERS])}",
             remedy="vitrail models lists what we have",
         )
-    state = hub_names_as_in_models(read_state(hub_file(repository, WEIGHT_FILES)), model_type)
+    state = rename(read_state(hub_file(repository, WEIGHT_FILES)), hf.RENAMED.get(model_type, ()))
     size = settings.get("image_size")
     changes: dict[str, Any] = {}
     if size is not None:
@@ -183,7 +182,7 @@ def _load_torchvision(name: str) -> LoadedModel:
     variant = SOURCES["torchvision"].our_name(key.partition(".")[0])
     config = MODELS[variant].with_changes({"image_size": preprocessing.image_size})
     assert isinstance(config, ImageModelConfig)
-    published = torchvision_names_as_in_models(read_state(pytorch_file(file.name)))
+    published = rename(read_state(pytorch_file(file.name)), torchvision.RENAMED)
     state = convert_to(published, source="torchvision", config=config)
     classes = class_names({}, config.num_classes)
     return assemble(variant, config, state, preprocessing, classes, about={"origin": f"torchvision:{name}"})
@@ -192,7 +191,7 @@ def _load_torchvision(name: str) -> LoadedModel:
 def _load_file(path: Path, model: str | None) -> LoadedModel:
     if path.is_dir():
         return _load_repository(str(path))
-    state = torchvision_names_as_in_models(read_state(path))  # renames what no other source has
+    state = rename(read_state(path), torchvision.RENAMED)  # renames what no other source has
     if model and not isinstance(MODELS[model], READ_ALONE):
         raise CheckpointError(
             f"{path} holds the weights of {model} at most, and no vocabulary",
@@ -201,7 +200,7 @@ def _load_file(path: Path, model: str | None) -> LoadedModel:
         )
     wanted = [model] if model else [name for name in MODELS if isinstance(MODELS[name], READ_ALONE)]
     # The hub's files use other names than the models of the library that wrote them.
-    of_hub = (("hf", hub_names_as_in_models(state, model_type)) for model_type in ("vit", DETR))
+    of_hub = (("hf", rename(state, hf.RENAMED[model_type])) for model_type in ("vit", DETR))
     for source, tensors in (*((source, state) for source in SOURCES), *of_hub):
         names = [name for name in wanted if MODELS[name].family in SOURCES[source].tables]
         fitting = list(_fitting(source, tensors, names, {}))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.core.errors import CheckpointError
+from vitrail.data.findings import some_of
 
 HEAD = "head"
 LEFT_OUT = ("head", "final", "stages")  # parts of an image model that an encoder may leave out
 COUNTER = "num_batches_tracked"  # of a batch norm; a frozen one has none
-MAX_LISTED = 4
 
 
 def copy_pretrained(model: nn.Module, pretrained: nn.Module) -> list[str]:
@@ -31,7 +31,7 @@ def copy_pretrained(model: nn.Module, pretrained: nn.Module) -> list[str]:
     faults = [name for name in differing if not name.partition(".")[0].endswith(HEAD)]
     if faults:
         raise CheckpointError(
-            f"the weights differ from the model in {_listed(faults)}",
+            f"the weights differ from the model in {some_of(sorted(faults), len(faults))}",
             expected="the model that the weights were made for, with another head at most",
             remedy="Leave the model's settings to the weights; data.image_size may be set",
         )
@@ -57,7 +57,7 @@ def copy_encoder(model: nn.Module, pretrained: nn.Module) -> None:
     ]
     if faults:
         raise CheckpointError(
-            f"the weights differ from the encoder in {_listed(faults)}",
+            f"the weights differ from the encoder in {some_of(sorted(faults), len(faults))}",
             expected="weights of the image model that the settings name, with the same settings",
             remedy="Leave model.encoder, model.encoder_changes and data.image_size to the weights; of a "
             "detector, model.backbone and model.backbone_changes",
@@ -71,8 +71,3 @@ def _differing(targets: Mapping[str, Tensor], sources: Mapping[str, Tensor]) -> 
     """Return the names of the tensors that only one of two models has, or that have other shapes."""
     shapes, others = ({name: each.shape for name, each in state.items()} for state in (targets, sources))
     return {name for name, _ in shapes.items() ^ others.items()}
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return ", ".join(sorted(names)[:MAX_LISTED]) + more

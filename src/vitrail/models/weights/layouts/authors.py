@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
@@ -174,11 +175,6 @@ def _clip_blocks(ours: str, theirs: str, depth: int) -> Iterator[Entry]:
         yield from torch_attention(f"{block}.mixer", f"{published}.attn")
 
 
-def _clip_named_text(config: CLIPConfig) -> Iterator[Entry]:
-    """Map every tensor of a ``CustomTextCLIP``."""
-    return _clip(config, text="text.")
-
-
 JAX = Source(
     "jax",
     {"vit": _jax_vit},
@@ -232,5 +228,5 @@ OPEN_CLIP = Source(
         "ViT-L-14-336-quickgelu": "clip_l14_336",
     },
     ignored={"clip": ("attn_mask",)},  # causal masks, which are computed
-    other_tables={"clip": _clip_named_text},
+    other_tables={"clip": partial(_clip, text="text.")},  # of a ``CustomTextCLIP``
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -202,23 +203,11 @@ def _efficientnet(config: EfficientNetConfig) -> Iterator[Entry]:
     yield from layer("head.classifier", "classifier")
 
 
-DETR_BACKBONE = "model.backbone.model."
-
-
-def _detr(config: DETRConfig) -> Iterator[Entry]:
-    """Map every tensor of a model with timm's backbone."""
-    yield from resnet_backbone(config.resnet, "backbone.", DETR_BACKBONE)
-    yield from _detr_rest(config)
-
-
-def _detr_own_backbone(config: DETRConfig) -> Iterator[Entry]:
-    """Map every tensor of a model with the library's own backbone."""
-    yield from _resnet_backbone(config.resnet, "backbone.", DETR_BACKBONE)
-    yield from _detr_rest(config)
-
-
-def _detr_rest(config: DETRConfig) -> Iterator[Entry]:
-    """Map every tensor outside the backbone."""
+def _detr(
+    config: DETRConfig, backbone: Callable[[ResNetConfig, str, str], Iterator[Entry]] = resnet_backbone
+) -> Iterator[Entry]:
+    """Map every tensor of a model with timm's backbone, or with the library's own."""
+    yield from backbone(config.resnet, "backbone.", "model.backbone.model.")
     rest = {**MLP, "mlp_norm": "final_layer_norm"}
     encoder = {
         "attention.projection": "self_attn.o_proj",
@@ -419,7 +408,6 @@ _IGNORED = {
     "clip": ("position_ids",),
     "transformer": ("embed_positions.weight",),  # sines and cosines
 }
-_VIT_SIZES = {"tiny": "ti", "small": "s", "base": "b", "large": "l"}
 _NAMES = {
     "WinKawaks/vit-tiny-patch16-224": "vit_ti16",
     "WinKawaks/vit-small-patch16-224": "vit_s16",
@@ -429,14 +417,12 @@ _NAMES = {
     "google/vit-large-patch16-224": "vit_l16",
     "google/vit-large-patch16-384": "vit_l16",
     "google/vit-large-patch32-384": "vit_l32",
-    **{
-        f"facebook/deit-{size}-patch16-224": f"deit_{_VIT_SIZES[size]}16"
-        for size in ("tiny", "small", "base")
-    },
-    **{
-        f"facebook/deit-{size}-distilled-patch16-224": f"deit_{_VIT_SIZES[size]}16_distilled"
-        for size in ("tiny", "small", "base")
-    },
+    "facebook/deit-tiny-patch16-224": "deit_ti16",
+    "facebook/deit-small-patch16-224": "deit_s16",
+    "facebook/deit-base-patch16-224": "deit_b16",
+    "facebook/deit-tiny-distilled-patch16-224": "deit_ti16_distilled",
+    "facebook/deit-small-distilled-patch16-224": "deit_s16_distilled",
+    "facebook/deit-base-distilled-patch16-224": "deit_b16_distilled",
     "facebook/deit-base-patch16-384": "deit_b16",
     "facebook/deit-base-distilled-patch16-384": "deit_b16_distilled",
     "microsoft/swin-tiny-patch4-window7-224": "swin_t",
@@ -474,24 +460,23 @@ _NAMES = {
     "facebook/detr-resnet-101-dc5": "detr_r101_dc5",
     "google-bert/bert-base-uncased": "bert_base",
     "google-bert/bert-large-uncased": "bert_large",
-    **{
-        f"google/bert_uncased_L-{depth}_H-{width}_A-{width // 64}": name
-        for name, depth, width in (("bert_tiny", 2, 128), ("bert_mini", 4, 256), ("bert_small", 4, 512))
-    },
+    "google/bert_uncased_L-2_H-128_A-2": "bert_tiny",
+    "google/bert_uncased_L-4_H-256_A-4": "bert_mini",
+    "google/bert_uncased_L-4_H-512_A-8": "bert_small",
     "sentence-transformers/all-MiniLM-L6-v2": "minilm_l6",
     "openai/clip-vit-base-patch32": "clip_b32",
     "openai/clip-vit-base-patch16": "clip_b16",
     "openai/clip-vit-large-patch14": "clip_l14",
     "openai/clip-vit-large-patch14-336": "clip_l14_336",
 }
-SOURCE = Source("hf", _TABLES, _NAMES, ignored=_IGNORED, other_tables={"detr": _detr_own_backbone})
+SOURCE = Source(
+    "hf", _TABLES, _NAMES, ignored=_IGNORED, other_tables={"detr": partial(_detr, backbone=_resnet_backbone)}
+)
 
 # Names in files to names in the library's models since 5.0; longer patterns come before those they contain.
 _VIT_AND_SWIN = (
     (r"\b(vit|deit)\.encoder\.layer\.", r"\1.layers."),
-    (r"\.attention\.(?:attention|self)\.query\.", ".attention.q_proj."),
-    (r"\.attention\.(?:attention|self)\.key\.", ".attention.k_proj."),
-    (r"\.attention\.(?:attention|self)\.value\.", ".attention.v_proj."),
+    (r"\.attention\.(?:attention|self)\.([qkv])(?:uery|ey|alue)\.", r".attention.\1_proj."),
     (
         r"\.attention\.self\.relative_position_(bias_table|index)$",
         r".attention.relative_position_bias.relative_position_\1",

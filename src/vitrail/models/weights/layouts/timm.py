@@ -271,10 +271,9 @@ _NAMES = {
     },
     "vit_huge_patch14_224": "vit_h14",
     **{f"deit_{size}_patch16_224": f"deit_{_VIT_SIZES[size]}16" for size in ("tiny", "small", "base")},
-    **{
-        f"deit_{size}_distilled_patch16_224": f"deit_{_VIT_SIZES[size]}16_distilled"
-        for size in ("tiny", "small", "base")
-    },
+    "deit_tiny_distilled_patch16_224": "deit_ti16_distilled",
+    "deit_small_distilled_patch16_224": "deit_s16_distilled",
+    "deit_base_distilled_patch16_224": "deit_b16_distilled",
     **{f"vit_tiny_r_s16_p8_{pixels}": "vit_r_ti16" for pixels in (224, 384)},
     **{f"vit_small_r26_s32_{pixels}": "vit_r26_s32" for pixels in (224, 384)},
     **{f"vit_base_r50_s16_{pixels}": "vit_r50_b16" for pixels in (224, 384)},
