@@ -7,7 +7,8 @@ import pytest
 
 from making.small_exports import small_vit, write_package
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.engines.contract import ENGINES, MODULES, PRECISIONS, EngineKind, build_engine, find_kind
+from vitrail.engines import package_engine, torch_engine
+from vitrail.engines.contract import ENGINES, PRECISIONS, EngineKind, build_engine, find_kind
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -17,7 +18,7 @@ def test_every_engine_has_a_kind_of_its_name(name: str) -> None:
     assert isinstance(kind, EngineKind)
     assert kind.name == name
     assert set(kind.precisions) <= set(PRECISIONS)
-    assert set(MODULES) == set(ENGINES)
+    assert {each.name for each in (*torch_engine.KINDS, *package_engine.KINDS)} == set(ENGINES)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,12 +36,10 @@ class ScriptedEngine(RemoteEngine):
             self.is_alive, self.held, self.largest = True, {}, 0
             self.starts += 1
 
-    def holds(self, name: str) -> bool:
-        return name in self.held
-
-    def hold(self, name: str, inputs: Inputs) -> None:
-        self.held[name] = inputs
-        self.largest = max(self.largest, len(inputs[0]))
+    def hold(self, name: str, make: Callable[[], Inputs]) -> None:
+        if name not in self.held:
+            self.held[name] = make()
+            self.largest = max(self.largest, len(self.held[name][0]))
 
     def time(self, name: str, passes: int) -> list[float]:
         assert self.is_alive

@@ -311,7 +311,7 @@ def judge(
     indices = comparison.spread(len(samples.source), NUM_SCORED if scores else comparison.NUM_COMPARED)
     found = comparison.compare(loaded.model, engine.run, samples, indices, ports_of(loaded))
     try:
-        comparison.check_differences(found, precision, comparison.tolerance_of(found, precision))
+        comparison.check_differences(found, precision)
         if not is_scored:
             comparison.check_loss(
                 found, samples.objective.headline, precision, comparison.DEFAULT_LOSS_POINTS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, get_args, runtime_checkable
 
@@ -21,13 +20,6 @@ Outputs = tuple[Tensor, ...]
 
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-MODULES: Mapping[str, str] = {
-    "torch": "torch_engine",
-    "compiled": "torch_engine",
-    "onnxruntime": "package_engine",
-    "openvino": "package_engine",
-}
-"""The module of every engine, with its kind in ``KINDS``; imported on demand."""
 DEFAULTS: Mapping[Format, EngineName] = {"torch": "torch", "onnx": "onnxruntime", "openvino": "openvino"}
 """The default engine of each package format."""
 AUTOMATIC = "auto"
@@ -60,7 +52,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class EngineKind(Protocol):
-    """A library that runs models; ``MODULES`` says where each is."""
+    """A library that runs models; ``KINDS`` of a module has each."""
 
     name: EngineName
     format: Format
@@ -99,7 +91,7 @@ def build_engine(
 
     Args:
         source: a model, or an exported one.
-        engine: a name of ``MODULES``; by default torch, or a package's own.
+        engine: one of ``ENGINES``; by default torch, or a package's own.
         precision: by default float32, or a package's own.
         device: for torch by default a GPU, if there is one.
         calibration: batches for int8 calibration.
@@ -144,8 +136,10 @@ def find_kind(name: str) -> EngineKind:
     Raises:
         ConfigError: there is none.
     """
-    check_name("engine", name, [*MODULES, AUTOMATIC])
-    kinds: tuple[EngineKind, ...] = importlib.import_module(f"vitrail.engines.{MODULES[name]}").KINDS
+    from vitrail.engines import package_engine, torch_engine  # which import this file
+
+    check_name("engine", name, [*ENGINES, AUTOMATIC])
+    kinds: tuple[EngineKind, ...] = (*torch_engine.KINDS, *package_engine.KINDS)
     return next(kind for kind in kinds if kind.name == name)
 
 

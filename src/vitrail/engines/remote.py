@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -70,12 +70,11 @@ class RemoteEngine:
         self._ask(do="run", file=self._write(inputs), output=str(output))
         return read_inputs(output)
 
-    def hold(self, name: str, inputs: Inputs) -> None:
-        self._ask(do="hold", name=name, file=self._write(inputs))
-        self._held.add(name)
-
-    def holds(self, name: str) -> bool:
-        return name in self._held
+    def hold(self, name: str, make: Callable[[], Inputs]) -> None:
+        """Give the engine a batch, and run it once, unless it has it."""
+        if name not in self._held:
+            self._ask(do="hold", name=name, file=self._write(make()))
+            self._held.add(name)
 
     def time(self, name: str, passes: int) -> list[float]:
         """Return the seconds of each pass of a kept batch."""

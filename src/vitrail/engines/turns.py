@@ -66,8 +66,7 @@ class Contender:
     def _time(self, make_batch: Callable[[int], Inputs]) -> list[float]:
         self.remote.revive()  # another batch of the same engine may have killed it
         name = str(self.batch)
-        if not self.remote.holds(name):
-            self.remote.hold(name, make_batch(self.batch))
+        self.remote.hold(name, lambda: make_batch(self.batch))
         return self.remote.time(name, self._passes)
 
 
@@ -109,7 +108,7 @@ def start_products(
             arguments = {"shape": list(shape), "precision": precision}
             remote = RemoteEngine("vitrail.engines.turns:MatrixProduct", arguments, threads=threads)
             products[precision] = stack.enter_context(remote)
-            remote.hold("product", ())
+            remote.hold("product", tuple)
     return products
 
 

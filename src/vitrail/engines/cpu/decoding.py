@@ -37,8 +37,25 @@ ContextBias = Float[Tensor, "#sentences #heads #hypotheses keys"]
 LinearWeights = tuple[Tensor, Tensor | None]
 
 
+@torch.no_grad()
+def _step(
+    model: Transformer | CaptionTransformer, tokens: Int[Tensor, " rows"], state: DecoderState
+) -> tuple[Float[Tensor, "rows vocabulary"], StepState]:
+    """Return the logits after the newest tokens, as ``SequenceModel``."""
+    assert isinstance(state, StepState)
+    cache = state.cache.lengthened(device=tokens.device)
+    x = model.embed_newest(tokens, state)  # rows 1 dim
+    x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # sentences hypotheses dim
+    for layer, (step, memory) in enumerate(zip(state.steps, state.memories, strict=True)):
+        x = step(x, memory, cache, layer=layer, context_bias=state.source_bias)
+    x = model.decoder_norm(x).flatten(0, 1)
+    return packed_linear(x, *model.score_weights()), replace(state, cache=cache)
+
+
 class FastTransformer(Transformer):
     """A Transformer that decodes with ``BlockStep`` and encodes sentences of similar length together."""
+
+    step = _step
 
     def read(
         self, source: Int[Tensor, "batch source_tokens"], source_lengths: Int[Tensor, " batch"]
@@ -65,25 +82,15 @@ class FastTransformer(Transformer):
     ) -> StepState:
         return StepState.prepare(self, super().start(source, source_lengths))
 
-    @torch.no_grad()
-    def step(
-        self, tokens: Int[Tensor, " rows"], state: DecoderState
-    ) -> tuple[Float[Tensor, "rows vocabulary"], StepState]:
-        return _step(self, tokens, state)
-
 
 class FastCaptionTransformer(CaptionTransformer):
     """A captioning Transformer that decodes with ``BlockStep``."""
 
+    step = _step
+
     @torch.no_grad()
     def start(self, images: Float[Tensor, "batch ..."]) -> StepState:
         return StepState.prepare(self, super().start(images))
-
-    @torch.no_grad()
-    def step(
-        self, tokens: Int[Tensor, " rows"], state: DecoderState
-    ) -> tuple[Float[Tensor, "rows vocabulary"], StepState]:
-        return _step(self, tokens, state)
 
 
 DECODERS: dict[type[nn.Module], type[nn.Module]] = {
@@ -103,19 +110,6 @@ class StepState(TransformerState):
     def prepare(cls, model: Transformer | CaptionTransformer, state: TransformerState) -> Self:
         given = {part.name: getattr(state, part.name) for part in fields(TransformerState)}
         return cls(**given, steps=tuple(map(BlockStep, model.decoder_blocks)))
-
-
-def _step(
-    model: Transformer | CaptionTransformer, tokens: Tensor, state: DecoderState
-) -> tuple[Tensor, StepState]:
-    assert isinstance(state, StepState)
-    cache = state.cache.lengthened(device=tokens.device)
-    x = model.embed_newest(tokens, state)  # rows 1 dim
-    x = x.reshape(cache.num_sentences, cache.num_hypotheses, -1)  # sentences hypotheses dim
-    for layer, (step, memory) in enumerate(zip(state.steps, state.memories, strict=True)):
-        x = step(x, memory, cache, layer=layer, context_bias=state.source_bias)
-    x = model.decoder_norm(x).flatten(0, 1)
-    return packed_linear(x, *model.score_weights()), replace(state, cache=cache)
 
 
 def _group(lengths: Tensor) -> Iterator[tuple[Tensor, int]]:

@@ -289,19 +289,19 @@ def tolerance_of(found: Comparison, precision: Precision, asked: float | None = 
 
 
 def check_differences(
-    found: Comparison, precision: Precision, tolerance: float, *, box_tolerance: float | None = None
+    found: Comparison, precision: Precision, asked: float | None = None, *, box_tolerance: float | None = None
 ) -> None:
     """Refuse an export whose outputs differ.
 
     Args:
         precision: in float32 the maximum difference counts, otherwise the mean.
-        tolerance: of logits.
+        asked: tolerance of logits, as for ``tolerance_of``.
         box_tolerance: of box coordinates, relative to the image; ``BOX_TOLERANCES`` by default.
 
     Raises:
         CheckpointError: it does.
     """
-    is_exact = precision == "float32"
+    is_exact, tolerance = precision == "float32", tolerance_of(found, precision, asked)
     difference = found.largest_logit_difference if is_exact else found.mean_logit_difference
     which = "" if is_exact else " on average"
     faults, options = [], []

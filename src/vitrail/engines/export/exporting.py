@@ -170,9 +170,7 @@ class _Export:
                 objective, comparison.GeneratedImages(objective, [size] * 3), title, has_labels=False
             )
             found = comparison.compare(self.loaded.model, runner, samples, range(3), traced.inputs)
-            comparison.check_differences(
-                found, self.precision, comparison.tolerance_of(found, self.precision)
-            )
+            comparison.check_differences(found, self.precision)
 
 
 def canvas_of(loaded: LoadedModel) -> tuple[int, int]:
