@@ -204,11 +204,10 @@ def indices(batch: Any) -> list[int]:
 
 def test_the_sampler_says_step_and_slot_of_each_draw() -> None:
     shares = list(plan_shares(ShuffledOrder(5, 4, seed=1), 2, 4, rank=1, world_size=2, accumulate=1))
-    assert [[(draw.step, draw.slot) for draw in share.draws] for share in shares] == [
-        [(2, 2), (2, 3)],
-        [(3, 2), (3, 3)],
-    ]
-    assert all(isinstance(share, Share) and 0 <= draw.sample < 5 for share in shares for draw in share.draws)
+    assert [(share.step, [*share.samples]) for share in shares] == [(2, [2, 3]), (3, [2, 3])]
+    assert all(
+        isinstance(share, Share) and 0 <= sample < 5 for share in shares for sample in share.samples.values()
+    )
 
 
 def test_steps_walk_through_the_plans_of_the_epochs() -> None:

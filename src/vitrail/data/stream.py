@@ -46,21 +46,12 @@ class BatchedSource(SampleSource, Protocol):
         """
 
 
-class Draw(NamedTuple):
-    """One slot of one global batch."""
-
-    sample: int
-    """Index of the sample to load."""
-    step: int
-    slot: int
-    """Position within the global batch of that step."""
-
-
 class Share(NamedTuple):
     """What one process reads at once: its part of a step, or one micro-batch of that part."""
 
-    draws: list[Draw]
-    """Not empty."""
+    step: int
+    samples: dict[int, int]
+    """Index of the sample to load by its slot, its position within the global batch; not empty."""
     part: int
     """Index of the micro-batch within the step."""
     is_stand_in: bool
@@ -99,9 +90,8 @@ class PlannedOrder:
     """
 
     def __init__(self, source: BatchedSource, batch_size: int, seed: int) -> None:
-        self.source, self.batch_size, self.seed = source, batch_size, seed
+        self._plan = lru_cache(_PLANS_KEPT)(partial(plan_epoch, source, batch_size, seed))
         self._ends: list[int] = []  # the step after the last one of each epoch planned so far
-        self._plans: dict[int, list[list[int]]] = {}
 
     def samples_of(self, step: int) -> list[int]:
         while not self._ends or self._ends[-1] <= step:
@@ -110,13 +100,6 @@ class PlannedOrder:
         epoch = bisect_right(self._ends, step)
         start = self._ends[epoch - 1] if epoch else 0
         return self._plan(epoch)[step - start]
-
-    def _plan(self, epoch: int) -> list[list[int]]:
-        if epoch not in self._plans:
-            while len(self._plans) >= _PLANS_KEPT:
-                self._plans.pop(next(iter(self._plans)))
-            self._plans[epoch] = plan_epoch(self.source, self.batch_size, self.seed, epoch)
-        return self._plans[epoch]
 
 
 Order = ShuffledOrder | PlannedOrder
@@ -139,8 +122,7 @@ def plan_shares(
         slots = _part(range(len(samples)), rank, world_size)
         for part in range(accumulate):
             own = _part(slots, part, accumulate)
-            draws = [Draw(samples[slot], step, slot) for slot in own or range(1)]
-            yield Share(draws, part, is_stand_in=not own)
+            yield Share(step, {slot: samples[slot] for slot in own or (0,)}, part, is_stand_in=not own)
 
 
 def steps_of_epoch(source: SampleSource, batch_size: int, seed: int) -> float:
@@ -284,11 +266,11 @@ def _evaluation_keys(
 def _training_batch(source: SampleSource, collator: Collator, seed: int, rank: int, share: Share) -> Any:
     generator = torch.Generator()
     samples = []
-    for index, step, slot in share.draws:
-        generator.manual_seed(seed_of("sample", seed, step, slot, index))
+    for slot, index in share.samples.items():
+        generator.manual_seed(seed_of("sample", seed, share.step, slot, index))
         samples.append(source.load(index, generator))
     further = (share.part,) if share.part else ()  # a step in one batch is augmented as without parts
-    generator.manual_seed(seed_of("batch", seed, share.draws[0].step, rank, *further))
+    generator.manual_seed(seed_of("batch", seed, share.step, rank, *further))
     batch = collator.collate(samples, generator)
     return StandIn(batch) if share.is_stand_in else batch
 
