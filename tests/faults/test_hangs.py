@@ -149,8 +149,8 @@ def test_packed_files_cannot_grow(tmp_path: Path, name: str, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("names", "given"),
     [
-        ("[" * 60 + "]" * 60, r"200,000 values, or 50 levels"),
-        ("[" + "a," * 200_001 + "a]", "more than 200,000 values"),
+        ("[" * 60 + "]" * 60, "more than 50 levels, or 200,000 values"),
+        ("[" + "a," * 200_001 + "a]", "or 200,000 values"),
         ("? " * 30_000, r"levels|cannot be read"),
     ],
 )

@@ -420,5 +420,5 @@ def test_references_in_yaml_cannot_grow_without_bound(tmp_path: Path, form: str)
     file = tmp_path / "data.yaml"
     first = "[x]" if form == "[{}]" else "{x: 1}"
     file.write_text(f"a0: &a0 {first}\n{levels}train: images\nnames: [a, b]\n")
-    with pytest.raises(DataError, match="its aliases stand for more than 200,000 values"):
+    with pytest.raises(DataError, match="200,000 values with its aliases written out"):
         YOLO.read(file)

@@ -6,7 +6,6 @@ normalised by the size of the upright image; lines with more numbers are outline
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import reprlib
@@ -141,12 +140,7 @@ def load_config(path: Path) -> YoloConfig:
             raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
         # twenty times as fast; deep nesting would end it
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        depth = 0
-        for number, event in enumerate(yaml.parse(text, loader)):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH or number > MAX_VALUES:
-                raise ValueError(f"it has more than {MAX_VALUES:,} values, or {MAX_DEPTH} levels")
-        _check_size(yaml.compose(text, loader), {})
+        _check_size(yaml, yaml.parse(text, loader))
         content = yaml.load(text, loader)
     if not isinstance(content, Mapping):
         raise faulty(f"holds {reprlib.repr(content)}", expected)
@@ -181,23 +175,20 @@ def load_config(path: Path) -> YoloConfig:
     )
 
 
-def _check_size(node: Any, known: dict[int, int]) -> int:
-    """Return how many values a YAML node has with its aliases written out, as merging them (``<<``) does.
-
-    Raises:
-        ValueError: there are too many.
-    """
-    if id(node) not in known:
-        known[id(node)] = 1  # for an alias of what it stands in
-        inner = getattr(node, "value", None)
-        parts = itertools.chain.from_iterable(
-            each if isinstance(each, tuple) else (each,) for each in inner or ()
-        )
-        total = 1 if isinstance(inner, str) else 1 + sum(_check_size(part, known) for part in parts)
-        if total > MAX_VALUES:
-            raise ValueError(f"its aliases stand for more than {MAX_VALUES:,} values")
-        known[id(node)] = total
-    return known[id(node)]
+def _check_size(yaml: Any, events: Iterable[Any]) -> None:
+    """Refuse what nests deeply or, aliases written out as merging (``<<``) does, has too many values."""
+    total, levels, size_of = 0, list[tuple[Any, int]](), dict[Any, int]()
+    for event in events:
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = levels.pop()
+            size_of[anchor] = total - before
+            continue
+        total += size_of.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            levels.append((event.anchor, total - 1))
+        if len(levels) > MAX_DEPTH or total > MAX_VALUES:
+            told = f"more than {MAX_DEPTH} levels, or {MAX_VALUES:,} values with its aliases written out"
+            raise ValueError(f"it has {told}")
 
 
 NAME_ENTRY = "the name of a class, in the order of the ids,"
