@@ -256,8 +256,9 @@ class _Memory:
                 with self._changed:
                     self._left += taken
                     self._changed.notify_all()
-            if taken >= LARGE_BYTES:
-                _give_back()
+            if taken >= LARGE_BYTES:  # which glibc would keep; other C libraries have no such call
+                with suppress(OSError, AttributeError):
+                    ctypes.CDLL(None).malloc_trim(0)
 
     def take(self, image: Image.Image, size: int) -> None:
         """Raise what this image takes to so many bytes; wait for them, unless its thread has some already."""
@@ -274,12 +275,6 @@ class _Memory:
 
 
 _MEMORY = _Memory(MAX_BYTES)
-
-
-def _give_back() -> None:
-    """Return freed memory to the system, where the C library is glibc, which would keep it."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _size_of(image: Image.Image) -> str:

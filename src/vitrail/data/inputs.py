@@ -146,8 +146,11 @@ def open_input(given: OneImage, name: str | None = None) -> Iterator[Image.Image
 
 
 def _from_pixels(given: np.ndarray | torch.Tensor, called: str) -> Image.Image:
-    is_tensor = isinstance(given, torch.Tensor)
-    pixels = _to_numpy(given) if isinstance(given, torch.Tensor) else given
+    if is_tensor := isinstance(given, torch.Tensor):
+        on_cpu = given.detach().cpu()
+        pixels = (on_cpu.float() if on_cpu.is_floating_point() else on_cpu).numpy()  # from bfloat16
+    else:
+        pixels = given
     if pixels.ndim == 4 and len(pixels) == 1:
         pixels = pixels[0]
     channels = (1, 3, 4)
@@ -174,12 +177,6 @@ def _from_pixels(given: np.ndarray | torch.Tensor, called: str) -> Image.Image:
             )
         pixels = np.rint(pixels * 255).astype(np.uint8)
     return Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels))
-
-
-def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    on_cpu = tensor.detach().cpu()
-    values: np.ndarray = (on_cpu.float() if on_cpu.is_floating_point() else on_cpu).numpy()  # from bfloat16
-    return values
 
 
 def _check_finite(values: np.ndarray, called: str) -> None:

@@ -120,7 +120,7 @@ class Preprocessing(Normalisation):
         return np.asarray(image.resize(size, resampling, box=pixel_box, reducing_gap=REDUCING_GAP))
 
 
-def channel_statistics(images: Images) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+def channel_statistics(images: Images) -> tuple[list[float], list[float]]:
     """Return mean and standard deviation of each channel over all pixels, for pixels in 0..1.
 
     A constant channel gets a deviation of 1/255, one grey level, so that it can be divided by.
@@ -131,9 +131,7 @@ def channel_statistics(images: Images) -> tuple[tuple[float, float, float], tupl
         totals += torch.stack([pixels.sum(dim=(0, 2, 3)), pixels.square().sum(dim=(0, 2, 3))])
     mean, square = totals / max(images[:, 0].numel(), 1)
     std = (square - mean.square()).clamp(min=0).sqrt().clamp(min=1 / 255)
-    red, green, blue = (round(value, 6) for value in mean.tolist())
-    red_std, green_std, blue_std = (round(value, 6) for value in std.tolist())
-    return (red, green, blue), (red_std, green_std, blue_std)
+    return [round(value, 6) for value in mean.tolist()], [round(value, 6) for value in std.tolist()]
 
 
 def sample_images(

@@ -24,7 +24,7 @@ from vitrail.studies import comparing
 from vitrail.studies.comparing import compare
 from vitrail.studies.probing import probe
 from vitrail.tasks.classification.benchmarks import BENCHMARKS
-from vitrail.tasks.classification.comparing import ACCURACY, Answers, BalancedAccuracy, comparison_metric
+from vitrail.tasks.classification.comparing import ACCURACY, BalancedAccuracy, comparison_metric
 from vitrail.tasks.classification.published_scores import published_rows, reassess
 from vitrail.tasks.evaluating import evaluate
 from vitrail.tasks.registry import TASKS, open_run
@@ -274,17 +274,14 @@ def test_only_benchmarks_with_this_score_are_ranked_by_it() -> None:
 
 def test_resamples_are_scored_by_the_classes_that_were_drawn() -> None:
     labels = np.array([0, 0, 0, 0, 2, 5, 5], dtype=np.int64)
-    runs = [
-        Answers(labels, np.array(right, dtype=bool))
-        for right in ([1, 1, 1, 0, 0, 1, 0], [0, 1, 1, 1, 1, 0, 0])
-    ]
+    runs = [(labels, np.array(right, dtype=bool)) for right in ([1, 1, 1, 0, 0, 1, 0], [0, 1, 1, 1, 1, 0, 0])]
 
     found = BalancedAccuracy().resample(runs, 11)
 
     for score, drawn in zip(found, resample(len(labels), 11), strict=True):
         of_runs = [
-            np.mean([run.is_right[drawn][labels[drawn] == label].mean() for label in set(labels[drawn])])
-            for run in runs
+            np.mean([is_right[drawn][labels[drawn] == label].mean() for label in set(labels[drawn])])
+            for _, is_right in runs
         ]
         assert score == pytest.approx(np.mean(of_runs))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
@@ -50,11 +49,8 @@ class RealAccuracy(Accuracy):
         return np.array(correct_by_real(Report.load(folder / "report.json"), dataset, "test"))
 
 
-class Answers(NamedTuple):
-    """The predictions of a run on the test images."""
-
-    labels: Int64[np.ndarray, " images"]
-    is_right: Bool[np.ndarray, " images"]
+Answers = tuple[Int64[np.ndarray, " images"], Bool[np.ndarray, " images"]]
+"""The labels of the test images, and which of them a run predicts right."""
 
 
 class BalancedAccuracy(ComparisonMetric):
@@ -69,12 +65,12 @@ class BalancedAccuracy(ComparisonMetric):
     def read(self, folder: Path) -> Answers:
         tables = ClassificationTables.from_tree(Report.load(folder / "report.json").tables)
         labels = np.array(tables.labels, dtype=np.int64)
-        return Answers(labels, labels == np.array(tables.predicted))
+        return labels, labels == np.array(tables.predicted)
 
     def resample(
         self, runs: Sequence[Answers], num_resamples: int
     ) -> Float64[np.ndarray, " {num_resamples}"]:
-        labels, shares = runs[0].labels, np.mean([run.is_right for run in runs], axis=0)
+        labels, shares = runs[0][0], np.mean([is_right for _, is_right in runs], axis=0)
         means = []
         for drawn in resample(len(labels), num_resamples):
             counts = np.bincount(labels[drawn])
