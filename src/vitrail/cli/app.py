@@ -52,11 +52,7 @@ def split_names(text: str) -> list[str]:
 def data_settings(
     languages: str | None = None, image_column: str | None = None, label_column: str | None = None
 ) -> dict[str, Any]:
-    """Return the settings of data that have options; ``--languages en,de`` becomes two languages.
-
-    Raises:
-        ConfigError: there are not two languages.
-    """
+    """Return the settings of data that have options; ``ConfigError`` if --languages does not give two."""
     given = {"data.image_column": image_column, "data.label_column": label_column}
     settings: dict[str, Any] = {path: name for path, name in given.items() if name is not None}
     if languages is None:
@@ -72,11 +68,7 @@ def data_settings(
 
 
 def parse_numbers(option: str, text: str) -> list[int]:
-    """Parse comma-separated whole numbers, such as those of ``--severities 1,3,5``.
-
-    Raises:
-        ConfigError: something else was given.
-    """
+    """Parse comma-separated whole numbers, such as those of ``--severities 1,3,5``; else ``ConfigError``."""
     try:
         return [int(name) for name in split_names(text)]
     except ValueError:

@@ -110,11 +110,7 @@ def _read_changes(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def show_settings(name: str, changes: Mapping[str, Any]) -> None:
-    """Print every setting of a model with its value and its meaning.
-
-    Raises:
-        ConfigError: there is no model of that name, or a change does not fit it.
-    """
+    """Print every setting of a model with its value and its meaning."""
     from vitrail.models import configure
 
     config = configure(name, **changes)

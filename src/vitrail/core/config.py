@@ -30,10 +30,7 @@ class Config(BaseModel):
     """Where the fields stand among all settings, for messages."""
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with changed fields.
-
-        Args:
-            changes: values by dotted path; text is converted to the field's type.
+        """Return a copy with other values, by dotted path; text is converted to the field's type.
 
         Raises:
             ConfigError: a path names no field, or a value does not fit its field.
@@ -73,11 +70,7 @@ class Config(BaseModel):
         return field in self.model_fields_set
 
     def with_given(self, asked: Self) -> Self:
-        """Return a copy that takes over the given fields of another.
-
-        Raises:
-            ConfigError: as ``with_changes``.
-        """
+        """Return a copy that takes over the given fields of another; errors are those of ``with_changes``."""
         given = asked.model_dump(mode="json", exclude_unset=True)
         return self.from_tree(_merge(self.model_dump(mode="json"), given))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import glob
-import json
 import os
 import shutil
 import socket
@@ -58,15 +57,12 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def check_replaceable(folder: Path, kind: str, *, markers: tuple[str, ...], example: str) -> None:
-    """Refuse to replace anything but what we wrote, as all of the folder is removed.
+    """Raise ``CheckpointError`` if a folder holds anything but what we wrote, as all of it is removed.
 
     Args:
         kind: what the folder may hold, such as "an exported model".
         markers: files that such a folder holds, possibly with wildcards.
         example: another folder, for the message.
-
-    Raises:
-        CheckpointError: the folder holds something else.
     """
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     if not is_free and not all(any(folder.glob(marker)) for marker in markers):
@@ -140,11 +136,7 @@ def write_durably(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn an OSError inside the block into an error that says what could not be written.
-
-    Raises:
-        CheckpointError: the disk is full or not writable.
-    """
+    """Turn an OSError inside the block into a ``CheckpointError`` that says what could not be written."""
     try:
         yield
     except OSError as error:
@@ -197,28 +189,21 @@ def _lock(path: Path, waits: bool) -> IO[str]:
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 with file:
-                    raise _is_taken(path, file) from None
+                    file.seek(0)
+                    owner = file.read() or "another process"  # which has not written yet
+                raise CheckpointError(
+                    f"{path.parent} is in use by {owner}",
+                    expected="one process at a time that writes there",
+                    remedy="Wait for its end, or stop it",
+                ) from None
             # else a file system without locks
         if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
             break
         file.close()  # the former owner has removed it meanwhile
-    owner = {"host": socket.gethostname(), "process": os.getpid(), "since": f"{datetime.now():%F %T}"}
     file.truncate(0)
-    file.write(json.dumps(owner))
+    file.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%F %T}")
     file.flush()
     return file
-
-
-def _is_taken(path: Path, file: IO[str]) -> CheckpointError:
-    file.seek(0)
-    owner = {"host": "an unknown machine", "process": "?", "since": "a moment ago"}
-    with suppress(ValueError, TypeError):  # it has not written yet
-        owner.update(json.loads(file.read()))
-    return CheckpointError(
-        "{} is in use by process {process} on {host} since {since}".format(path.parent, **owner),
-        expected="one process at a time that writes there",
-        remedy="Wait for its end, or stop it",
-    )
 
 
 def _identity(path: Path) -> tuple[Path, int, int, int] | None:

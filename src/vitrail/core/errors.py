@@ -146,14 +146,11 @@ def did_you_mean(
 def check_name(
     kind: str, name: str, known: Collection[str], others: Callable[[], Mapping[str, str]] = dict
 ) -> None:
-    """Check that there is something of a name.
+    """Raise ``ConfigError``, with the nearest names as its remedy, unless there is something of a name.
 
     Args:
         kind: singular noun, such as "engine".
         others: returns names by what other libraries call them.
-
-    Raises:
-        ConfigError: there is not; the remedy has the nearest names.
     """
     if name not in known:
         raise ConfigError(
@@ -164,14 +161,11 @@ def check_name(
 
 
 def refuse(given: Mapping[str, object], needs: str, remedy: str = "Leave it out") -> None:
-    """Refuse options without what they need.
+    """Raise ``ConfigError`` if options were given, which need what is not there.
 
     Args:
         given: values by field, as of ``class_name`` for --class; None, False and empty ones are not given.
         needs: completes "--option requires".
-
-    Raises:
-        ConfigError: one was given.
     """
     names = [
         f"--{name.removesuffix('_name').replace('_', '-')}"

@@ -29,11 +29,7 @@ def sealed(tree: Mapping[str, Any]) -> str:
 
 
 def write_sealed(path: Path, tree: Mapping[str, Any]) -> None:
-    """Replace a file by ``sealed`` text, atomically.
-
-    Raises:
-        CheckpointError: the disk is full or not writable; the former file is as it was.
-    """
+    """Replace a file by ``sealed`` text; errors are those of ``atomic_write``."""
     atomic_write(path, sealed(tree))
 
 

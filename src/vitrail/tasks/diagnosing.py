@@ -28,7 +28,7 @@ def diagnose(run: Run, parts: Parts, report: Report) -> Diagnosis:
     """Judge a run by its scores, by how often it saw the data, and by the course of its validations."""
     settings, task = run.experiment, task_of(run.experiment)
     train, budget_s, is_random = settings.train, settings.budget_s, settings.weights is None
-    curves, of_training = read_history(run.path / "metrics.jsonl")
+    curves, of_training = read_history(run.metrics_path)
     if not curves.keys() >= {"loss", "elapsed_s"}:  # a power failure took them
         return Diagnosis(task.conclude(report)[0])
     steps, elapsed_s = curves["loss"][0][-1], curves["elapsed_s"][1][-1]

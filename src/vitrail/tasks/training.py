@@ -324,7 +324,7 @@ def _record_of(run: Run, report: Report, diagnosis: Diagnosis) -> RunRecord:
         command=f"vitrail train {source} --config {shlex.quote(str(run.path / 'config.json'))}",
         choices=choices,
         verdict_lines=record.verdict_lines,
-        metrics_path=run.path / "metrics.jsonl",
+        metrics_path=run.metrics_path,
         environment=record.environment,
         experiment=settings.model_dump(mode="json"),
     )

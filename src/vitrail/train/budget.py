@@ -157,14 +157,11 @@ def is_busy() -> bool:
 def steps_for_budget(
     budget_s: float, uses: Mapping[str, float], step_s: float, *, smaller: str = "model"
 ) -> int:
-    """Return how many steps fit into a budget.
+    """Return how many steps fit into a budget; ``ConfigError`` if so few that nothing would be learned.
 
     Args:
         uses: the seconds that everything else takes, by what it is.
         smaller: what would make a step shorter, for the message.
-
-    Raises:
-        ConfigError: so few that nothing would be learned.
     """
     other_s = sum(uses.values())
     steps = max(0, int((budget_s - other_s) / step_s))
@@ -298,11 +295,7 @@ class Plan:
 
 
 def check_batch_size(settings: TrainSettings, world_size: int) -> None:
-    """Check that a batch can be divided among processes and micro-batches.
-
-    Raises:
-        ConfigError: it is too small.
-    """
+    """Raise ``ConfigError`` if a batch is too small for the processes and micro-batches."""
     if settings.batch_size >= world_size * settings.accumulate:
         return
     parts = "" if settings.accumulate == 1 else f" with {settings.accumulate} micro-batches each"

@@ -138,15 +138,10 @@ def select_by(objective: Objective, validation: SampleSource | None, settings: T
 
 
 def save_best(root: Path, train_step: TrainStep, best: Best) -> None:
-    """Write the averaged weights of this step as the best ones, replacing former ones.
-
-    Every process calls this; the first one writes.
+    """Write the averaged weights of this step as the best ones, replacing former ones, as ``save_training``.
 
     Args:
         train_step: just validated.
-
-    Raises:
-        CheckpointError: the disk is full or not writable; the former best weights are kept.
     """
     with train_step.averaged():
         tensors = {name: whole_tensor(tensor) for name, tensor in state_tensors(train_step.model).items()}
@@ -228,8 +223,7 @@ def _circumstances(train_step: TrainStep) -> dict[str, Any]:
 def save_training(root: Path, train_step: TrainStep, position: Position) -> Path:
     """Write a checkpoint, then remove older ones; every process calls this, the first one writes.
 
-    Raises:
-        CheckpointError: the disk is full or not writable; the former checkpoint is kept.
+    Errors are those of ``atomic_folder``; the former checkpoint is then kept.
     """
     folder = root / f"step-{position.step:06d}"
     tensors = {name: whole_tensor(tensor) for name, tensor in _live_tensors(train_step).items()}
@@ -262,11 +256,7 @@ def _read(folder: Path, kind: str, state: type[_Any]) -> _Any:
 
 
 def newest_checkpoint(root: Path) -> Path | None:
-    """Finish replacements that were killed, and return the folder of the newest checkpoint, or None.
-
-    Raises:
-        CheckpointError: the disk is not writable.
-    """
+    """Finish replacements that were killed, and return the folder of the newest checkpoint, or None."""
     with explained(root):
         for ready in root.glob(".*.ready"):
             settle_folder(root / ready.name.removeprefix(".").removesuffix(".ready"))
@@ -279,11 +269,7 @@ def _newest(root: Path) -> Path | None:
 
 
 def read_metrics(run: Run) -> list[dict[str, Any]]:
-    """Return the metrics of a run, verified by its newest checkpoint.
-
-    Raises:
-        CheckpointError: they were damaged or changed.
-    """
+    """Return the metrics of a run, verified by its newest checkpoint; else ``CheckpointError``."""
     folder = _newest(run.checkpoints)
     if folder is not None:
         run.verify_metrics(_read(folder, TRAINING_FORMAT, _TrainingState).metrics)
@@ -297,11 +283,7 @@ def newest_step(root: Path) -> int:
 
 
 def prune_checkpoints(root: Path, *, kept: Path) -> None:
-    """Remove every checkpoint but one and the best weights, and leftovers of interrupted writes.
-
-    Raises:
-        CheckpointError: one cannot be removed.
-    """
+    """Remove every checkpoint but one and the best weights, and leftovers of interrupted writes."""
     for path in [*root.glob("step-*"), *root.glob(".*")]:
         if path != kept:
             with explained(path):

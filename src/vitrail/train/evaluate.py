@@ -63,20 +63,12 @@ class Report(Config):
         return measured
 
     def save(self, path: Path) -> None:
-        """Write the report as JSON, atomically.
-
-        Raises:
-            CheckpointError: the disk is full or not writable; a former report is as it was.
-        """
+        """Write the report as JSON; errors are those of ``atomic_write``."""
         write_sealed(path, self.model_dump(mode="json"))
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a report that ``save`` wrote.
-
-        Raises:
-            DataError: the file is missing or is not a report.
-        """
+        """Read a report that ``save`` wrote; ``DataError`` if there is none."""
         expected, remedy = "a report.json that an evaluation wrote", "Evaluate the run again"
         tree = read_sealed(path, expected=expected, remedy=remedy, error=DataError)
         return cls.from_file(path, tree, expected=expected, remedy=remedy, error=DataError)

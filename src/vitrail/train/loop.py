@@ -176,9 +176,6 @@ class _Training:
         """Check the best weights now, not after the training.
 
         If a kill came between the checkpoint of their step and them, they are stored again.
-
-        Raises:
-            CheckpointError: they are missing or damaged.
         """
         best, root = self._selection.best, self._run.checkpoints
         if best is None or not self._selection.keeps_best:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import math
 import os
 import platform
 import re
@@ -20,11 +18,13 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from pydantic import Field
+from pydantic_core import to_json
 
 from vitrail import __version__
 from vitrail.core.config import Config
 from vitrail.core.durable import atomic_write, explained, locked, remove
-from vitrail.core.errors import CheckpointError
+from vitrail.core.errors import CheckpointError, reading
+from vitrail.core.files import parse_json
 from vitrail.core.sealed import read_sealed, write_sealed
 from vitrail.train.machine import cpu_name
 from vitrail.train.settings import Experiment, Replan
@@ -68,6 +68,8 @@ class Run:
 
     def __init__(self, path: Path, experiment: Experiment) -> None:
         self.path, self.experiment = path, experiment
+        self.checkpoints, self.model_folder = path / "checkpoints", path / "model"
+        self.metrics_path = path / "metrics.jsonl"
 
     @classmethod
     def create(
@@ -110,14 +112,10 @@ class Run:
 
     @classmethod
     def open(cls, path: Path, read: Callable[[Mapping[str, Any]], Experiment]) -> Self:
-        """Open an existing run directory.
+        """Open an existing run directory; ``CheckpointError`` if its ``config.json`` is missing or damaged.
 
         Args:
             read: parses ``config.json``; each task has its own experiment class.
-
-        Raises:
-            CheckpointError: the directory or its ``config.json`` is missing or damaged.
-            ConfigError: a setting in ``config.json`` is unknown or does not fit.
         """
         tree = read_sealed(
             path / "config.json",
@@ -126,28 +124,14 @@ class Run:
         )
         return cls(path, read(tree))
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def model_folder(self) -> Path:
-        return self.path / "model"
-
     def log(self, **values: Any) -> None:
         """Append a line to ``metrics.jsonl``; ``step`` is among the values."""
-        line = json.dumps(_finite(values)) + "\n"
-        path = self.path / "metrics.jsonl"
-        with explained(path), path.open("a", encoding="utf-8") as file:
-            file.write(line)
+        with explained(self.metrics_path), self.metrics_path.open("ab") as file:
+            file.write(to_json(values, inf_nan_mode="null") + b"\n")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let no other process write into the directory, and remove what killed ones left.
-
-        Raises:
-            CheckpointError: another process is there.
-        """
+        """Let no other process write into the directory, and remove what killed ones left; as ``locked``."""
         with locked(self.path / ".lock"):
             for abandoned in self.path.glob(".*.writing-*"):
                 remove(abandoned)
@@ -155,23 +139,16 @@ class Run:
 
     def flush_metrics(self) -> MetricsMark:
         """Wait until ``metrics.jsonl`` is on the disk, and return what a checkpoint says of it."""
-        path = self.path / "metrics.jsonl"
-        with explained(path), path.open("a+b") as file:
+        with explained(self.metrics_path), self.metrics_path.open("ab") as file:
             os.fsync(file.fileno())
-            file.seek(0)
-            return _mark(file.read())
+        return _mark(self._logged())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of ``metrics.jsonl``, without a last one that was cut off by a kill.
-
-        Raises:
-            CheckpointError: a line is damaged.
-        """
-        path = self.path / "metrics.jsonl"
-        entries = [read_entry(line) for line in _read_bytes(path).split(b"\n")[:-1]]
+        """Return the lines of ``metrics.jsonl``, without a last one that was cut off by a kill."""
+        entries = [read_entry(line) for line in self._logged().split(b"\n")[:-1]]
         if None in entries:
             raise CheckpointError(
-                f"line {entries.index(None) + 1} of {path} is damaged",
+                f"line {entries.index(None) + 1} of {self.metrics_path} is damaged",
                 expected="a JSON object with the field step",
                 remedy="Restore the file, or remove that line; only curves depend on it",
             )
@@ -181,42 +158,32 @@ class Run:
         """Drop the metrics after a step, which a resumed run logs again.
 
         Args:
-            mark: what the checkpoint of that step says of them.
-
-        Raises:
-            CheckpointError: lines before the checkpoint were damaged or changed.
+            mark: what the checkpoint of that step says of them; errors are those of ``verify_metrics``.
         """
         self.verify_metrics(mark, may_lack_lines=True)
-        kept = [entry for entry in self.metrics() if entry["step"] <= step]
-        atomic_write(self.path / "metrics.jsonl", "".join(json.dumps(entry) + "\n" for entry in kept))
+        lines = zip(self._logged().split(b"\n"), self.metrics(), strict=False)  # not one that was cut off
+        kept = [line + b"\n" for line, entry in lines if entry["step"] <= step]
+        atomic_write(self.metrics_path, b"".join(kept))
 
     def verify_metrics(self, mark: MetricsMark | None, *, may_lack_lines: bool = False) -> None:
-        """Check that ``metrics.jsonl`` begins as it was at a checkpoint.
+        """Raise ``CheckpointError`` unless ``metrics.jsonl`` begins as it was at a checkpoint.
 
         Args:
             may_lack_lines: warn of missing ones, as after a power failure.
-
-        Raises:
-            CheckpointError: it was damaged or changed.
         """
-        path = self.path / "metrics.jsonl"
-        content = _read_bytes(path)
+        content = self._logged()
         if mark is None or _mark(content[: mark.bytes]) == mark:
             return
         if not may_lack_lines or len(content) >= mark.bytes:
             raise CheckpointError(
-                f"{path} was damaged or changed after it was written",
+                f"{self.metrics_path} was damaged or changed after it was written",
                 expected="the lines that the newest checkpoint was saved with",
                 remedy="Restore the file, or remove it; only curves depend on it",
             )
-        _log.warning("%s lacks lines, as after a power failure; curves will have a gap", path)
+        _log.warning("%s lacks lines, as after a power failure; curves will have a gap", self.metrics_path)
 
     def record(self) -> Record:
-        """Return what was written before the training.
-
-        Raises:
-            CheckpointError: a file of it is damaged.
-        """
+        """Return what was written before the training; ``CheckpointError`` if a file of it is damaged."""
         tree = {
             "choices": self._stored("choices.json", list_field="choices").get("choices", ()),
             "verdict_lines": self._stored("verdict.json").get("lines", ()),
@@ -242,6 +209,10 @@ class Run:
 
     def _write_experiment(self) -> None:
         write_sealed(self.path / "config.json", self.experiment.model_dump(mode="json"))
+
+    def _logged(self) -> bytes:
+        with reading(self.metrics_path, expected="a readable file", remedy="Restore it"):
+            return self.metrics_path.read_bytes() if self.metrics_path.exists() else b""
 
     def _stored(self, name: str, list_field: str | None = None) -> dict[str, Any]:
         path = self.path / name
@@ -278,8 +249,8 @@ def describe_environment() -> dict[str, Any]:
 def read_entry(line: bytes | str) -> dict[str, Any] | None:
     """Return a line of ``metrics.jsonl``; None if it is damaged."""
     try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
+        entry = parse_json(line)
+    except ValueError:
         return None
     is_whole = isinstance(entry, dict) and type(entry.get("step")) is int and entry["step"] < 2**63
     return entry if is_whole else None
@@ -305,25 +276,5 @@ def _new_folder(root: Path, name: str) -> Path:
     )
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be read: {error.strerror}", expected="a readable file", remedy="Restore it"
-        ) from None
-
-
 def _mark(content: bytes) -> MetricsMark:
     return MetricsMark(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-
-
-def _finite(value: Any) -> Any:
-    """Replace NaN and infinities by null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -131,11 +131,7 @@ class TrainStep:
         return rate_of(self.optim, (before + after) / 2)
 
     def check_finite(self, num_steps: int, kept: str) -> None:
-        """Raise if a loss or a gradient was not finite; synchronises.
-
-        Raises:
-            ConfigError: one was not.
-        """
+        """Raise ``ConfigError`` if a loss or a gradient was not finite; synchronises."""
         bad = int(self.diverged_at)
         if bad == _NEVER:
             return
