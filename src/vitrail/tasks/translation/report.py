@@ -67,14 +67,9 @@ def conclude_translations(report: Report) -> Diagnosis:
 
 def _head(record: RunRecord, tables: TranslationTables) -> str:
     scores = tables.scores
-    entries = [(f"{scores.bleu.score:.2f}", "BLEU", _interval(scores.bleu))]
-    signed = {"BLEU": scores.bleu, "chrF": scores.chrf}
-    if scores.bleu_tokenised is not None:
-        signed["tokenised BLEU"] = scores.bleu_tokenised
-        entries.append(
-            (f"{scores.bleu_tokenised.score:.2f}", "tokenised BLEU", _interval(scores.bleu_tokenised))
-        )
-    entries.append((f"{scores.chrf.score:.2f}", "chrF", _interval(scores.chrf)))
+    computed = {"BLEU": scores.bleu, "tokenised BLEU": scores.bleu_tokenised, "chrF": scores.chrf}
+    signed = {name: score for name, score in computed.items() if score is not None}
+    entries = [(f"{score.score:.2f}", name, _interval(score)) for name, score in signed.items()]
     entries += generation_tiles(
         record.report.scores,
         scores.length_ratio,

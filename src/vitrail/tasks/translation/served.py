@@ -11,12 +11,14 @@ from vitrail.tasks import serving
 from vitrail.tasks.translation.explanation import explain_text
 from vitrail.tasks.translation.predictor import Translator
 
+SEARCHED = ("beam_size", "length_penalty", "penalty_form", "num_best")  # options of a whole batch
+
 
 class ServedTranslator(serving.Servable):
     """Translate texts of one sentence each."""
 
     task = "translation"
-    option_names: tuple[str, ...] = ("beam_size", "length_penalty", "penalty_form", "num_best", "target")
+    option_names: tuple[str, ...] = (*SEARCHED, "target")
 
     def __init__(self, source: Source, choice: serving.EngineChoice) -> None:
         self.translator = Translator(serving.open_without_engine(source, choice, "translator"))
@@ -38,17 +40,11 @@ class ServedTranslator(serving.Servable):
         return serving.Work(given.name, serving.given_text(given), options)
 
     def group(self, options: serving.Options) -> Hashable:
-        return (options.beam_size, options.length_penalty, options.penalty_form, options.num_best)
+        return options.model_dump_json(include={*SEARCHED})
 
     def answer(self, works: Sequence[serving.Work]) -> Sequence[dict[str, Any] | serving.RefusalError]:
-        options = works[0].options
-        translations = self.translator.translate(
-            [work.prepared for work in works],
-            beam_size=options.beam_size,
-            length_penalty=options.length_penalty,
-            penalty_form=options.penalty_form,
-            num_best=options.num_best or 1,
-        )
+        asked = works[0].options.model_dump(include={*SEARCHED}, exclude_none=True)
+        translations = self.translator.translate([work.prepared for work in works], **asked)
         return [each.to_json() if each.error is None else _refused(each.error) for each in translations]
 
     def explain(self, work: serving.Work) -> Explanation:

@@ -21,6 +21,7 @@ from vitrail.tasks.captioning.dataset import TEXTS, RawCaptions
 
 LINE = re.compile(r"^(?P<image>[^#\t]+)#(?P<number>\d+)\t(?P<text>.*)$")
 LISTS: dict[SplitName, str] = {"train": "trainImages", "validation": "devImages", "test": "testImages"}
+ENDS = (".token.txt", ".token")
 PEEK = 4096  # bytes read by a cheap look
 
 
@@ -79,16 +80,11 @@ def _divide(
 
 
 def _file_of(path: Path) -> Path | None:
-    if path.is_file():
-        return path if _begins_with_captions(path) else None
-    if not path.is_dir():
-        return None
-    for folder in (path, *folders_in(path)[:20]):
-        files = [*sorted(folder.glob("*.token.txt")), *sorted(folder.glob("*.token"))]
-        found = next(filter(_begins_with_captions, files), None)
-        if found is not None:
-            return found
-    return None
+    files = [path]
+    if path.is_dir():
+        inside = [path, *folders_in(path)[:20]]
+        files = [file for each in inside for end in ENDS for file in sorted(each.glob(f"*{end}"))]
+    return next(filter(_begins_with_captions, files), None)
 
 
 def _begins_with_captions(file: Path) -> bool:
