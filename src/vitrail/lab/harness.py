@@ -14,7 +14,6 @@ from html import escape
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -123,11 +122,9 @@ class SeededClaim(Claim):
 TEXTS = ("name", "statement", "source", "published", "criterion")
 
 
-def _collect(module: ModuleType) -> Mapping[str, Claim]:
-    return {module.CLAIM.name: module.CLAIM} if hasattr(module, "CLAIM") else {}
-
-
-CLAIMS: Registry[Claim] = Registry("claim", "vitrail.lab", _collect)
+CLAIMS: Registry[Claim] = Registry(
+    "claim", "vitrail.lab", lambda file: {file.CLAIM.name: file.CLAIM} if hasattr(file, "CLAIM") else {}
+)
 
 
 def decide(*, holds: bool, partly: bool) -> Verdict:

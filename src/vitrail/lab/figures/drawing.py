@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from vitrail.core.config import Config
@@ -50,11 +48,9 @@ class Drawing(Config):
         """
 
 
-def _collect(module: ModuleType) -> Mapping[str, Drawing]:
-    return {each.name: each for each in getattr(module, "DRAWINGS", ())}
-
-
-FIGURES: Registry[Drawing] = Registry("figure", "vitrail.lab.figures", _collect)
+FIGURES: Registry[Drawing] = Registry(
+    "figure", "vitrail.lab.figures", lambda file: {each.name: each for each in getattr(file, "DRAWINGS", ())}
+)
 
 
 def draw_figure(name: str, output: str | Path, **settings: Any) -> Drawn:

@@ -6,8 +6,7 @@ as ``mixer(x, may_attend=None, grid=None)`` and returns new tokens of the same s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import ModuleType
+from collections.abc import Callable
 
 from torch import nn
 
@@ -19,11 +18,7 @@ __all__ = ["MIXERS", "MixerShape", "build_mixer"]
 MixerFactory = Callable[[MixerShape], nn.Module]
 
 
-def _mixers(module: ModuleType) -> Mapping[str, MixerFactory]:
-    return getattr(module, "MIXERS", {})
-
-
-MIXERS: Registry[MixerFactory] = Registry("mixer", __name__, _mixers)
+MIXERS: Registry[MixerFactory] = Registry("mixer", __name__, lambda module: getattr(module, "MIXERS", {}))
 """Factories of token mixers by name."""
 
 
