@@ -59,29 +59,23 @@ def conclusions(sentences: Sequence[str]) -> str:
 
 def tiles(entries: Iterable[tuple[str, str, str]]) -> str:
     """Show headline numbers: value, name and remark of each, all plain text."""
-    return (
-        '<div class="tiles">'
-        + "".join(
-            f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b>'
-            f"<span>{escape(remark)}</span></div>"
-            for value, name, remark in entries
-        )
-        + "</div>"
+    shown = "".join(
+        f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b>'
+        f"<span>{escape(remark)}</span></div>"
+        for value, name, remark in entries
     )
+    return f'<div class="tiles">{shown}</div>'
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int] = frozenset()) -> str:
     """Return a table of plain text; the columns in ``numbers`` are right-aligned."""
 
     def line(cells: Sequence[str], tag: str) -> str:
-        return (
-            "<tr>"
-            + "".join(
-                f"<{tag}{' class=number' if i in numbers else ''}>{escape(cell)}</{tag}>"
-                for i, cell in enumerate(cells)
-            )
-            + "</tr>"
+        shown = (
+            f"<{tag}{' class=number' if i in numbers else ''}>{escape(cell)}</{tag}>"
+            for i, cell in enumerate(cells)
         )
+        return f"<tr>{''.join(shown)}</tr>"
 
     head = f"<thead>{line(header, 'th')}</thead>" if any(header) else ""
     lines = "".join(line(row, "td") for row in rows)

@@ -126,15 +126,10 @@ def inline_svg(figure: Figure, name: str) -> str:
     """
     import matplotlib
 
-    settings: Any = {
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        # Several pictures in one page must not share the names of their parts, and a page must repeat.
-        "svg.hashsalt": name,
-    }
     buffer = io.StringIO()
-    with matplotlib.rc_context(settings):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    # Several pictures in one page must not share the names of their parts, and a page must repeat.
+    with matplotlib.rc_context(VECTOR | {"font.family": "sans-serif", "svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", metadata=METADATA[".svg"])
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
