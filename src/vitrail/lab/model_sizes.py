@@ -11,7 +11,7 @@ from vitrail.data.published import Published, published_results
 from vitrail.lab import harness as lab
 from vitrail.models import MODELS
 from vitrail.models.bit import BiTConfig
-from vitrail.models.contract import ModelConfig, TranslationModelConfig
+from vitrail.models.contract import ModelConfig
 from vitrail.models.cost import count_model, count_parameters
 from vitrail.models.vit import ViTConfig
 
@@ -19,15 +19,9 @@ VIT, TRANSFORMER = "Dosovitskiy et al. 2021", "Vaswani et al. 2017"
 BIT = tuple(f"Kolesnikov et al. 2020 (BiT), table {number}" for number in (1, 2))
 
 
-def _translator(name: str) -> TranslationModelConfig:
-    """Return a model with the vocabulary of the paper's section 5.1, about 37,000 shared subwords."""
-    changes = {"source_vocabulary_size": 37_000, "target_vocabulary_size": 37_000}
-    config = MODELS[name].with_changes(changes)
-    assert isinstance(config, TranslationModelConfig)
-    return config
-
-
-_BASE, _BIG = _translator("transformer_base"), _translator("transformer_big")
+# The paper's section 5.1: about 37,000 shared subwords.
+_VOCABULARY = {"source_vocabulary_size": 37_000, "target_vocabulary_size": 37_000}
+_BASE, _BIG = (MODELS[name].with_changes(_VOCABULARY) for name in ("transformer_base", "transformer_big"))
 
 # Table, model, its configuration and published parameters in millions.
 PARAMETERS: tuple[tuple[str, str, ModelConfig, float], ...] = (
