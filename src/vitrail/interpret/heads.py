@@ -270,8 +270,8 @@ def silence_heads(
                     expected=f"numbers from 0 to {layer.num_heads - 1}",
                     remedy="Count the heads of a layer from 0",
                 )
-            handle = layer.projection.register_forward_pre_hook(_silencer(layer, chosen, queries))
-            stack.callback(handle.remove)
+            silencer = _silencer(layer, chosen, queries)
+            stack.enter_context(layer.projection.register_forward_pre_hook(silencer))
         yield
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -348,18 +348,14 @@ class _Recorder:
 @contextmanager
 def _inputs_shown(layers: Mapping[str, nn.Module], recorders: Mapping[str, _Recorder]) -> Iterator[None]:
     """Show the inputs of layers, and those of their projections to keys and values, to recorders of steps."""
-    handles = []
-    for name, layer in layers.items():
-        recorder, projection = recorders[name], getattr(layer, "key_value", None)
-        if recorder.keep_qkv:
-            handles.append(layer.register_forward_pre_hook(recorder.see_input, with_kwargs=True))
-            if isinstance(projection, nn.Module):
-                handles.append(projection.register_forward_pre_hook(recorder.see_context))
-    try:
+    with ExitStack() as hooks:
+        for name, layer in layers.items():
+            recorder, projection = recorders[name], getattr(layer, "key_value", None)
+            if recorder.keep_qkv:
+                hooks.enter_context(layer.register_forward_pre_hook(recorder.see_input, with_kwargs=True))
+                if isinstance(projection, nn.Module):
+                    hooks.enter_context(projection.register_forward_pre_hook(recorder.see_context))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _joined_inputs(

@@ -50,7 +50,6 @@ def class_relevance(
     Args:
         model: an image model in evaluation mode whose layers all attend.
         images: normalised, on the model's device.
-        labels: the class of each image.
 
     Returns:
         : Values from 0, float32, scaled per image.
@@ -193,11 +192,8 @@ def _watch_last_tokens(model: nn.Module) -> Iterator[list[Tensor]]:
     if not isinstance(last, nn.Module):
         raise _not_an_image_model(model)
     read: list[Tensor] = []
-    handle = last.register_forward_hook(lambda module, inputs, output: read.append(output))
-    try:
+    with last.register_forward_hook(lambda module, inputs, output: read.append(output)):
         yield read
-    finally:
-        handle.remove()
 
 
 def _as_tokens(x: Tensor) -> Float[Tensor, "batch tokens dim"]:

@@ -249,16 +249,9 @@ def read_features(
         model: an image model with the part ``head``, in evaluation mode.
     """
     read: list[Tensor] = []
-
-    def remember(module: nn.Module, given: tuple[Any, ...]) -> None:
-        read.append(given[0])
-
     head: Any = model.head
-    handle = head.register_forward_pre_hook(remember)
-    try:
+    with head.register_forward_pre_hook(lambda module, given: read.append(given[0])):
         model(images)
-    finally:
-        handle.remove()
     return read[0].detach().flatten(1).float()
 
 
