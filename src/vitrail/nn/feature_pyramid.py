@@ -81,20 +81,18 @@ class LayerNormedBlock(nn.Module):
         super().__init__()
         self.first = LayerNormedConvolution(in_channels, out_channels, 3, stride=stride)
         self.second = LayerNormedConvolution(out_channels, out_channels, 3, activation=None)
-        changes = stride > 1 or in_channels != out_channels
-        self.shortcut = (
-            LayerNormedConvolution(in_channels, out_channels, 1, activation=None)
-            if changes
-            else nn.Identity()
-        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or in_channels != out_channels:
+            self.shortcut = LayerNormedConvolution(in_channels, out_channels, 1, activation=None)
         self.stride = stride
         self.activation = F.silu
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: InputMap, inside: Inside | None = None) -> FeatureMap:
         branch = self.second(self.first(x, inside), inside)
-        x = self.drop_path(branch) + self.shortcut(_average(x, self.stride))
-        return keep_inside(self.activation(x), inside)
+        if self.stride > 1:  # squares are averaged, and an odd map is zero-padded
+            x = F.avg_pool2d(pad_to_multiple(x, (self.stride, self.stride)), self.stride)
+        return keep_inside(self.activation(self.drop_path(branch) + self.shortcut(x)), inside)
 
 
 class LayerNormedStem(nn.Module):
@@ -147,9 +145,7 @@ class ResidualStages(nn.Module):
     ) -> list[Float[Tensor, "batch _ _ _"]]:
         """Return the feature map of each stage, finest first, zero outside of the image.
 
-        Args:
-            images: each at the top left of its canvas, zero beside it.
-            sizes: height and width of each in pixels; None without padding.
+        Images and sizes are those of ``LayerNormedStem``.
         """
         canvas = (images.shape[-2], images.shape[-1])
         x = self.stem(images, sizes)
@@ -180,13 +176,6 @@ def positions_inside(
 def keep_inside(x: FeatureMap, inside: Inside | None) -> FeatureMap:
     """Set the positions outside of the image to zero."""
     return x if inside is None else x.masked_fill(~inside, 0.0)
-
-
-def _average(x: Tensor, stride: int) -> Tensor:
-    """Average-pool squares; an odd map is zero-padded."""
-    if stride == 1:
-        return x
-    return F.avg_pool2d(pad_to_multiple(x, (stride, stride)), stride)
 
 
 class LevelEncoder(nn.Module):

@@ -142,7 +142,7 @@ class TokenMergingBlock(nn.Module):
             bias = state.sizes.log()[:, None, None, :] if is_merged else None
             out = layer.average(query, key, value, score=layer.score, bias=bias)
         else:
-            parts = (_of_first_tokens(part, state) for part in (query, key, value))
+            parts = (part.gather(2, _heads_index(part, state)) for part in (query, key, value))
             grids = TokenGrids(queries=grid, keys=grid)
             of_first = layer.average(*parts, score=layer.score, grids=grids)
             sums = torch.zeros_like(query).scatter_add(2, _heads_index(of_first, state), of_first)
@@ -151,10 +151,6 @@ class TokenMergingBlock(nn.Module):
 
     def extra_repr(self) -> str:
         return f"num_merged={self.num_merged}"
-
-
-def _of_first_tokens(part: Tensor, state: Merged) -> Float[Tensor, "batch heads first_tokens dim"]:
-    return part.gather(2, _heads_index(part, state))
 
 
 def _heads_index(part: Tensor, state: Merged) -> Int[Tensor, "batch heads first_tokens dim"]:
