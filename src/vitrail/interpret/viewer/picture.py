@@ -242,10 +242,8 @@ def _small(picture: Image.Image, width: int) -> Image.Image:
 
 def _labelled(picture: Image.Image, text: str) -> Image.Image:
     """Return a picture with a line of text above it, as far as it fits."""
-    font, tile = (
-        ImageFont.load_default(size=16),
-        Image.new("RGB", (picture.width, picture.height + LABEL_PX), "white"),
-    )
+    font = ImageFont.load_default(size=16)
+    tile = Image.new("RGB", (picture.width, picture.height + LABEL_PX), "white")
     tile.paste(picture, (0, LABEL_PX))
     shown = text
     while len(shown) > 1 and font.getlength(shown) > picture.width - 4:
@@ -296,8 +294,6 @@ def _labels(pieces: Sequence[str]) -> list[str]:
 def _any_letters() -> Iterator[None]:
     """Allow letters missing in the pictures' font; they are drawn as boxes, in SVG by the browser."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
-        warnings.filterwarnings(
-            "ignore", message=r"Matplotlib currently does not support", category=UserWarning
-        )
+        unknown = r"Glyph .* missing from|Matplotlib currently does not support"
+        warnings.filterwarnings("ignore", message=unknown, category=UserWarning)
         yield
