@@ -81,7 +81,6 @@ def gradient_input(
 
     Args:
         images: normalised, on the model's device.
-        labels: the class of each image.
     """
     with _gradients():
         given = images.detach().clone().requires_grad_()
@@ -99,7 +98,6 @@ def integrated_gradients(
 
     Args:
         images: normalised, on the model's device.
-        labels: the class of each image.
 
     Raises:
         ConfigError: captum is not installed.

@@ -116,7 +116,6 @@ def attend_as_convolution(
 
     Args:
         kernel: of odd size, as ``conv2d`` takes it.
-        alpha: factor of the scores.
     """
     reach = kernel.shape[-1] // 2
     rows, columns = image.shape[-2:]

@@ -154,7 +154,6 @@ def attend_by_hand(
     Args:
         scores: Q K^T over alpha; the score of v_j for v_1 is v_1^T Q K^T v_j.
         symbols: rows; the last one is the stop.
-        alpha: factor of the scores.
     """
     dim = len(symbols)
     layer = Attention(dim, 1, qkv_bias=False).double()

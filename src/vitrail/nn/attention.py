@@ -142,10 +142,8 @@ class Attention(AttentionLayer):
     Query, key and value weights are one matrix, so that all three are one product.
 
     Args:
-        qkv_bias: whether queries, keys and values have a bias.
         head_dim: width of a head's queries and keys, the paper's d_k; by default ``dim / num_heads``.
         value_dim: width of a head's values, the paper's d_v; by default ``dim / num_heads``.
-        dropout: probability that an attention weight is dropped.
         score: a name of ``nn.scores``.
         positions: a ``PositionScheme`` (``nn.relative``); None if positions are added to the tokens.
 

@@ -119,7 +119,6 @@ class Block(nn.Module):
     ``x + norm(branch(x))``, where the sum is never normalised (Liu et al. 2022, Swin V2, section 3.2).
 
     Args:
-        norm: from a width to a norm.
         norm_place: ``pre``, ``post`` or ``branch_post``, in the order above.
         layer_scale: initial LayerScale factor of each branch; None for no LayerScale.
     """

@@ -79,7 +79,6 @@ class DecoderBlock(nn.Module):
 
     Args:
         self_attention: or a causal convolution (``nn.mixers.convolution``).
-        norm_layer: from a width to a norm.
     """
 
     def __init__(

@@ -66,7 +66,6 @@ def stand_all(comparison: Comparison, contestants: Sequence[Contestant] = ()) ->
     """Give every mixer or model with a finished run its place; tests of what was known before are dropped.
 
     Args:
-        comparison: with the figures of the runs.
         contestants: what is known of their test samples, if anything; it gives intervals to those with one
             seed whose report has none.
     """
@@ -86,11 +85,6 @@ def judge(folder: Path, comparison: Comparison, metric: ComparisonMetric) -> Com
     """Place all mixers or models and test every pair of them on the same test samples.
 
     Runs that were not scored on the test samples of the first one take no part in the tests.
-
-    Args:
-        folder: of the comparison.
-        comparison: with the figures of the runs.
-        metric: what runs are compared by.
     """
     names = [name for name in comparison.names if comparison.finished(name)]
     num_pairs = len(names) * (len(names) - 1) // 2

@@ -49,7 +49,6 @@ def fit_to_tokens(
     Args:
         table: one row for each token of the shape, and at least one further axis.
         num_tokens: prefix tokens included.
-        grid: rows and columns for images.
 
     Raises:
         DataError: a sequence is longer than the table.
