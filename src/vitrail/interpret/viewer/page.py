@@ -71,10 +71,10 @@ def data_element(explanations: Sequence[dict[str, Any]] = ()) -> str:
     return f'<script type="application/json" id="data">{text}</script>'
 
 
-def explanation_data(explanation: Explanation, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+def explanation_data(explanation: Explanation, max_bytes: int | None = None) -> dict[str, Any]:
     """Return the script's data of one explanation, as JSON values; ``max_bytes`` is of compressed maps."""
     parts = explanation.parts_on_page
-    share = max_bytes // max(1, sum(len(part.shown) for part in parts))
+    share = (max_bytes or MAX_BYTES) // max(1, sum(len(part.shown) for part in parts))
     views = [_view_data(part, share) for part in parts]
     views += [
         _class_data(method, name, explanation.heat(method, class_name=name))
