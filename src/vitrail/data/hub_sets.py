@@ -32,21 +32,18 @@ class HubSet(NamedTuple):
 
     def find_images(self, known: Sequence[str]) -> str:
         """Find the column of images: one of that type before one of a known name."""
-        return find_column(list(self.features), known, "image", self.name, preferred=self._of_type("Image"))
+        return find_column(list(self.features), known, "image", self.name, preferred=self.of_type("Image"))
 
     def images(self, split: SplitName, column: str) -> ColumnImages:
         rows, image = self.splits[split], import_datasets(self.name).Image
-        if column in self._of_type("Image"):
+        if column in self.of_type("Image"):
             rows = rows.cast_column(column, image(decode=False))
         return ColumnImages(rows, column)
-
-    def labelled(self) -> list[str]:
-        return self._of_type("ClassLabel")
 
     def row_names(self, split: SplitName) -> list[str]:
         return [f"{split}#{row}" for row in range(len(self.splits[split]))]
 
-    def _of_type(self, name: str) -> list[str]:
+    def of_type(self, name: str) -> list[str]:
         kind = getattr(import_datasets(self.name), name)
         return [column for column, feature in self.features.items() if isinstance(feature, kind)]
 
@@ -109,8 +106,7 @@ class ColumnImages(Sequence[Any]):
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        value = self._rows[int(index)][self._column]
-        value = content_of(value)
+        value = content_of(self._rows[int(index)][self._column])
         if value is None:  # reading it reports that it is empty, under its name
             return b""
         return value if isinstance(value, bytes) else Path(value)

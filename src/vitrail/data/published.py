@@ -26,7 +26,4 @@ def published_results() -> tuple[Published, ...]:
     """Return every number of ``published.csv``, table by table."""
     with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as lines:
         _, *rows = csv.reader(lines)
-    return tuple(
-        Published(source, model, data, quantity, float(value))
-        for source, model, data, quantity, value in rows
-    )
+    return tuple(Published._make((*texts, float(value))) for *texts, value in rows)

@@ -112,10 +112,6 @@ def plan_shares(
 
     Each process takes a contiguous share of a step, and each of its micro-batches a contiguous part of that.
     Neither changes which samples a step has, nor how they are augmented.
-
-    Args:
-        num_steps: step after the last one.
-        accumulate: micro-batches of a step.
     """
     for step in range(start_step, num_steps):
         samples = order.samples_of(step)

@@ -75,9 +75,8 @@ def choose(
                 expected="weights of the same model",
                 remedy="Leave out model.backbone, it follows from the weights",
             )
-    lost = (
-        f": {fullest - config.num_queries} of them can never be found" if config.num_queries < fullest else ""
-    )
+    num_lost = fullest - config.num_queries
+    lost = f": {num_lost} of them can never be found" if num_lost > 0 else ""
     optim = OptimSettings(name="muon", learning_rate=1e-3, matrix_learning_rate=0.02, betas=(0.9, 0.99))
     optim_reason = "fits small models in fewer steps than AdamW"
     if start.whole is not None:

@@ -131,14 +131,8 @@ def coco_results(found: Sequence[Detections], class_ids: Sequence[int]) -> list[
         boxes = xyxy_to_xywh(each.boxes_xyxy.double()).tolist()
         for (label, score, _), box in zip(each.rows(), boxes, strict=True):
             rounded = [round(value, 2) for value in box]  # hundredths of a pixel, as COCO has them
-            results.append(
-                {
-                    "image_id": number,
-                    "category_id": class_ids[label],
-                    "bbox": rounded,
-                    "score": round(score, 5),
-                }
-            )
+            result = {"image_id": number, "category_id": class_ids[label], "bbox": rounded}
+            results.append(result | {"score": round(score, 5)})
     return results
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 from collections import defaultdict
@@ -168,7 +169,8 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
     numbered = enumerate(zip(dataset.class_names, dataset.class_ids, strict=True), start=FIRST_CLASS_ID)
     has_ids = bool(dataset.facts.declared_class_ids)
     absent = listed("annotations-without-image", dataset.facts.annotations_without_image)
-    notes = [note for note in (*dataset.findings, *absent) if note.severity == "warning"]
+    notes = (note for note in (*dataset.findings, *absent) if note.severity == "warning")
+    told = (note for note in notes if note.check != "malformed-boxes")  # these are counted themselves
     splits = dataset.splits.values()
     return Fixed(
         folder,
@@ -177,11 +179,7 @@ def write_clean(dataset: BoxDataset, folder: Path) -> Fixed:
         {kind: items[kind] for kind in CHANGES if items[kind]},
         {name: (old, new) for new, (name, old) in numbered if has_ids and old != new},
         (sum(map(len, splits)), sum(split.num_boxes for split in splits)),
-        tuple(
-            f"{note.message}: {some_of(note.items, note.count)}"
-            for note in notes
-            if note.check != "malformed-boxes"
-        ),
+        tuple(f"{note.message}: {some_of(note.items, note.count)}" for note in told),
     )
 
 
@@ -289,8 +287,6 @@ def free_name(name: str, taken: Collection[str]) -> str:
     >>> free_name("a.jpg", {"a.jpg", "a-2.jpg"})
     'a-3.jpg'
     """
-    path, number, candidate = PurePosixPath(name), 1, name
-    while candidate.casefold() in taken:
-        number += 1
-        candidate = f"{path.stem}-{number}{path.suffix}"
-    return candidate
+    path = PurePosixPath(name)
+    numbered = (f"{path.stem}-{number}{path.suffix}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each.casefold() not in taken)

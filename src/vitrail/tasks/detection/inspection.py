@@ -52,11 +52,8 @@ def frame_of(
     aspect = (claimed[1] / claimed[0]) / (upright[1] / upright[0])
     finite = boxes_xyxy[np.isfinite(boxes_xyxy).all(axis=1)]
     fits = (finite <= np.tile(claimed[::-1], 2) * (1 + ASPECT_TOLERANCE)).all()
-    return (
-        Frame("scaled", claimed)
-        if abs(aspect - 1) <= ASPECT_TOLERANCE and fits
-        else Frame("unknown", upright)
-    )
+    is_scaled = abs(aspect - 1) <= ASPECT_TOLERANCE and fits
+    return Frame("scaled", claimed) if is_scaled else Frame("unknown", upright)
 
 
 def to_upright(
@@ -264,15 +261,14 @@ def _like_the_others(images: list[SeenImage]) -> list[SeenImage]:
     known = [frame.kind for frame in turned if frame.kind != "unclear-turn"]
     if len({*known}) != 1 or known[0] not in ("turned", "upright") or 2 * len(known) < len(turned):
         return images
-    kind = known[0]
-    return [
-        image._replace(
-            frame=Frame(kind, image.inspection.stored_size if kind == "turned" else image.frame.size)
-        )
-        if image.frame.kind == "unclear-turn"
-        else image
-        for image in images
-    ]
+
+    def settle(image: SeenImage) -> SeenImage:
+        if image.frame.kind != "unclear-turn":
+            return image
+        size = image.inspection.stored_size if known[0] == "turned" else image.frame.size
+        return image._replace(frame=Frame(known[0], size))
+
+    return list(map(settle, images))
 
 
 def inspect_boxes(dataset: BoxDataset, progress: Progress | None = None) -> ExaminedBoxes:

@@ -110,11 +110,7 @@ class Detector:
 
     @property
     def model(self) -> Any:
-        """The model in torch, whatever engine finds the boxes.
-
-        Raises:
-            ConfigError: the source is an exported model.
-        """
+        """The torch model, whatever engine is used; ``ConfigError`` if the source is an exported model."""
         return self._in_torch.get()
 
     def detect(

@@ -244,11 +244,7 @@ def coco_scores(images: Sequence[ImageBoxes], num_classes: int, *, brief: bool =
 def detection_tables(
     images: Sequence[ImageBoxes], num_classes: int, threshold: ConfidenceThreshold = UNCHOSEN_THRESHOLD
 ) -> DetectionTables:
-    """Compute the tables behind the headline scores, with ``threshold`` for errors of single boxes.
-
-    Raises:
-        ConfigError: as ``coco_scores``.
-    """
+    """Compute the tables behind the headline scores, with ``threshold`` for errors of single boxes."""
     counts = count_boxes(images, num_classes)
     matched = [match_boxes(image) for image in images]
     precision, recall = precision_and_recall(matched, threshold.value)

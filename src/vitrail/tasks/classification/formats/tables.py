@@ -14,7 +14,7 @@ from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageSplit, encode_labels, order_class_names
 from vitrail.data.file_places import find_by_ends, is_image_name
 from vitrail.data.findings import Finding, about, number_of
-from vitrail.data.formats import Format, RawDataset
+from vitrail.data.formats import HUB_FORMAT, Format, RawDataset
 from vitrail.data.hub_sets import INFO_FILE, HubSet, load_named, load_saved
 from vitrail.data.splits import SPLIT_NAMES, SplitName
 from vitrail.data.tables import (
@@ -253,7 +253,7 @@ def _convert(loaded: HubSet) -> RawDataset:
     loaded.demand("train")
     features = loaded.splits["train"].features
     image_column = loaded.find_images(IMAGE_COLUMNS)
-    named = loaded.labelled()
+    named = loaded.of_type("ClassLabel")
     label_column = find_column(
         list(features), LABEL_COLUMNS, "label", loaded.name, preferred=named, taken=image_column
     )
@@ -273,10 +273,9 @@ def _convert(loaded: HubSet) -> RawDataset:
         part = ImageSplit(images, np.array(labels, dtype=np.int64), names)
         usable = np.flatnonzero(part.labels >= 0)
         splits[split] = part if len(usable) == len(part) else part.take(usable)
-    return RawDataset(class_names=class_names, splits=splits, findings=loaded.findings, format=SAVED)
+    return RawDataset(class_names=class_names, splits=splits, findings=loaded.findings, format=HUB_FORMAT)
 
 
-SAVED = "Hugging Face data set"
 FORMATS = (
     Format(
         name="table",
@@ -287,7 +286,7 @@ FORMATS = (
         rank=20,
     ),
     Format(
-        name=SAVED,
+        name=HUB_FORMAT,
         layout="a folder that save_to_disk of the package datasets wrote",
         recognises=lambda path: any((path / name).is_file() for name in ("dataset_dict.json", INFO_FILE)),
         read=lambda path: _convert(load_saved(path)),

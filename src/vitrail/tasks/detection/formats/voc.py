@@ -241,10 +241,9 @@ def _lists(folder: Path) -> dict[SplitName, list[str] | None]:
     """
     found: dict[SplitName, list[str] | None] = {}
     for name in ("train", "val", "valid", "validation", "test"):
-        files = (
-            [folder / f"{name}.txt"] if (folder / f"{name}.txt").is_file() else folder.glob(f"*_{name}.txt")
-        )
-        if ids := dict.fromkeys(each for file in sorted(files) for each in _read_list(file)):
+        alone = [file for file in [folder / f"{name}.txt"] if file.is_file()]
+        files = alone or sorted(folder.glob(f"*_{name}.txt"))
+        if ids := dict.fromkeys(each for file in files for each in _read_list(file)):
             found.setdefault(SPLIT_NAMES[name], [*ids])
     if "train" not in found and (file := folder / "trainval.txt").is_file():
         found.pop("validation", None)  # a part of trainval
