@@ -220,6 +220,7 @@ def test_inputs_are_served_in_order_and_bad_ones_refused(case: Case, files: list
     together, alone = served.answer(works), [served.answer([work])[0] for work in works]
 
     assert served.task == case.task.name
+    assert served.group(options) is not None, "inputs of equal options share a batch"
     assert rounded(list(together)) == rounded(alone)
     with pytest.raises((DataError, ConfigError, ValueError)):
         served.read(Given("bad", bad), options, 10**6)

@@ -92,6 +92,8 @@ class Servable(Protocol):
     """Name of its task."""
     option_names: tuple[str, ...]
     """The supported fields of ``Options``."""
+    shared_options: tuple[str, ...] = ()
+    """Those that all inputs of a batch must have alike."""
 
     def describe(self) -> dict[str, Any]:
         """Return facts about the model as JSON values."""
@@ -108,8 +110,8 @@ class Servable(Protocol):
         """
 
     def group(self, options: Options) -> Hashable:
-        """Return the batching key: equal for inputs that can share a batch, by default all."""
-        return "all"
+        """Return the batching key: equal for inputs that can share a batch."""
+        return tuple(getattr(options, name) for name in self.shared_options)
 
     def answer(self, works: Sequence[Work]) -> Sequence[Any]:
         """Run prepared inputs of one group together; each result is JSON values, or an error."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ class ServedCaptioner(serving.Servable):
     """Caption images."""
 
     task = "captioning"
-    option_names: tuple[str, ...] = ("beam_size", "num_best", "target")
+    shared_options = ("beam_size", "num_best")
+    option_names: tuple[str, ...] = (*shared_options, "target")
 
     def __init__(self, source: Source, choice: serving.EngineChoice) -> None:
         self.captioner = Captioner(serving.open_without_engine(source, choice, "captioner"))
@@ -47,9 +48,6 @@ class ServedCaptioner(serving.Servable):
                 remedy=f"Ask with beam_size={options.num_best}",
             )
         return serving.image_work(given, options, max_pixels, self.captioner.preprocessing.images.read)
-
-    def group(self, options: serving.Options) -> Hashable:
-        return (options.beam_size, options.num_best)
 
     def answer(self, works: Sequence[serving.Work]) -> Sequence[dict[str, Any]]:
         options = works[0].options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -26,6 +26,7 @@ class ServedCLIP(serving.Servable):
     """Zero-shot classification of images."""
 
     task = "contrastive"
+    shared_options = ("labels",)
     option_names: tuple[str, ...] = ("labels", "top")
 
     def __init__(self, source: Source, choice: serving.EngineChoice) -> None:
@@ -47,9 +48,6 @@ class ServedCLIP(serving.Servable):
     def read(self, given: serving.Given, options: serving.Options, max_pixels: int) -> serving.Work:
         read_labels(options.labels)  # before anything is decoded
         return serving.image_work(given, options, max_pixels, self.encoder.preprocessing.read)
-
-    def group(self, options: serving.Options) -> Hashable:
-        return options.labels
 
     def answer(self, works: Sequence[serving.Work]) -> Sequence[dict[str, Any]]:
         return classify_works(self._classifier(read_labels(works[0].options.labels)), works)

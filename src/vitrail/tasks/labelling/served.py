@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from vitrail.engines.loading import Source
@@ -17,7 +17,7 @@ class ServedLabeller(serving.Servable):
     """Label texts."""
 
     task = "labelling"
-    option_names: tuple[str, ...] = ("top",)
+    shared_options = option_names = ("top",)
 
     def __init__(self, source: Source, choice: serving.EngineChoice) -> None:
         loaded = serving.open_without_engine(source, choice, "model of texts")
@@ -35,9 +35,6 @@ class ServedLabeller(serving.Servable):
         text = serving.given_text(given)
         self.labeller.encode(text)  # raises for a text without words
         return serving.Work(given.name, text, options)
-
-    def group(self, options: serving.Options) -> Hashable:
-        return options.top
 
     def answer(self, works: Sequence[serving.Work]) -> Sequence[dict[str, Any]]:
         top = works[0].options.top or USUAL_TOP
