@@ -124,14 +124,13 @@ def _load_model(folder: Path) -> LoadedModel:
             remedy="Save the model again, or restore the file",
         )
     model = build_to_fit(config, tensors, origin=folder / WEIGHTS_FILE)
-    fill_state(model, tensors, origin=folder / WEIGHTS_FILE)
     files = {name: _read_verified(folder / name, sha256) for name, sha256 in stored.files.items()}
     parts = stored.preprocessing, stored.class_names, stored.about
     return LoadedModel(model.eval(), stored.model, *parts, files=files)
 
 
 def build_to_fit(config: Any, tensors: Mapping[str, Tensor], *, origin: Path) -> nn.Module:
-    """Build the model that some tensors belong to; any other is refused before it takes memory.
+    """Build the model of some tensors with their values; any other is refused before it takes memory.
 
     Raises:
         CheckpointError: names or shapes of the tensors differ, or large tables would be computed.
@@ -153,6 +152,9 @@ def build_to_fit(config: Any, tensors: Mapping[str, Tensor], *, origin: Path) ->
             remedy=remedy,
         )
     model: nn.Module = config.build()
+    with torch.no_grad():
+        for name, target in state_tensors(model).items():
+            target.copy_(tensors[name])
     return model
 
 
@@ -161,19 +163,6 @@ def state_tensors(model: nn.Module) -> dict[str, Tensor]:
     kept = model.state_dict().keys()
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach() for name, tensor in named if name in kept}
-
-
-def fill_state(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: Path) -> None:
-    """Copy tensors into the parameters and buffers of the same names, in place.
-
-    Raises:
-        CheckpointError: names or shapes differ from the model's.
-    """
-    targets = state_tensors(model)
-    check_same_tensors(targets, tensors, origin=origin)
-    with torch.no_grad():
-        for name, target in targets.items():
-            target.copy_(tensors[name])
 
 
 def check_same_tensors(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor], *, origin: Path) -> None:
