@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from vitrail.core.errors import VitrailError
+from vitrail.core.errors import reading
 from vitrail.data.text.subwords import PublishedSubwords, import_tokenizers, unusable
 
 TOKENIZER_FILE, NUMBERS_FILE, MERGES_FILE = "tokenizer.json", "vocab.json", "merges.txt"
@@ -64,7 +64,7 @@ def from_published(files: Mapping[str, bytes]) -> CLIPSubwords:
     Raises:
         CheckpointError: none of them is there, or they are not those of a CLIP.
     """
-    try:
+    with reading("the vocabulary", expected=PUBLISHED, remedy="Download its files again"):
         if TOKENIZER_FILE in files:
             model = json.loads(files[TOKENIZER_FILE])["model"]
             numbers, merges = dict(model["vocab"]), list(model["merges"])
@@ -77,10 +77,6 @@ def from_published(files: Mapping[str, bytes]) -> CLIPSubwords:
                 f"there is neither {TOKENIZER_FILE} nor {NUMBERS_FILE} with {MERGES_FILE}", PUBLISHED
             )
         return CLIPSubwords(numbers, [_pair(merge) for merge in merges])
-    except VitrailError:  # which are ValueErrors, too
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise unusable(f"it cannot be read: {error}", PUBLISHED) from None
 
 
 def _pair(merge: Any) -> tuple[str, str]:

@@ -180,7 +180,9 @@ class BlockStep:
     def __init__(self, block: DecoderBlock) -> None:
         self.is_pre_norm = block.is_pre_norm
         self.past, self.cross = _of_past(block.self_attention), CrossStep(block.cross_attention)
-        self.mlp = _of_mlp(block.mlp)
+        mlp = block.mlp
+        assert isinstance(mlp, MLP)
+        self.mlp = _of_linear(mlp.expand), mlp.activation.forward, _of_linear(mlp.contract)
         self.past_norm = _of_norm(block.self_norm)
         self.cross_norm = _of_norm(block.cross_norm)
         self.mlp_norm = _of_norm(block.mlp_norm)
@@ -233,11 +235,6 @@ def _of_norm(norm: nn.Module) -> Callable[[Tensor], Tensor]:
         return norm
     shape, weight, bias, eps = [*norm.normalized_shape], norm.weight, norm.bias, norm.eps
     return partial(F.layer_norm, normalized_shape=shape, weight=weight, bias=bias, eps=eps)
-
-
-def _of_mlp(mlp: nn.Module) -> tuple[LinearWeights, Callable[[Tensor], Tensor], LinearWeights]:
-    assert isinstance(mlp, MLP)
-    return _of_linear(mlp.expand), mlp.activation.forward, _of_linear(mlp.contract)
 
 
 def _transform(x: Tensor, weights: tuple[LinearWeights, Callable[[Tensor], Tensor], LinearWeights]) -> Tensor:
