@@ -55,7 +55,7 @@ def test_without_a_digest_or_unverified_a_file_may_be_changed(tmp_path: Path, te
     [
         (None, "No such file"),
         (b"", "Expecting value"),
-        (b"\xff", "utf-8"),
+        (b"\xff", "UTF-8"),
         (b"3", "holds a int, not an object"),
         (b"[]", "holds a list, not an object"),
         (b"[" * 100_000, "nested too deeply"),

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from textwrap import wrap
 
 from cyclopts import CycloptsError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
@@ -69,6 +68,5 @@ def _explain(error: CycloptsError) -> str:
 
 
 def _fail(message: str) -> int:
-    lines = wrap(show.plain(f"vitrail: error: {message}"), 80, break_on_hyphens=False, break_long_words=False)
-    print("\n".join(lines), file=sys.stderr)
+    show.stage(f"error: {message}", indent="")
     return EXIT_USER_ERROR

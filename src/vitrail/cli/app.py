@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter, validators
 
 from vitrail import __version__
-from vitrail.core.errors import ConfigError
+from vitrail.core.errors import ConfigError, reading
 
 EXIT_SOME_FAILED = 1
 EXIT_USER_ERROR = 2
@@ -80,11 +80,7 @@ def parse_numbers(option: str, text: str) -> list[int]:
 
 
 def read_names(names: str | None, file: Path | None) -> list[str]:
-    """Return comma-separated class names, or those of a file with one per line.
-
-    Raises:
-        ConfigError: neither was given, or both, or the file cannot be read.
-    """
+    """Return comma-separated class names, or those of a file with one per line; one must be given."""
     if (names is None) == (file is None):
         raise ConfigError(
             "neither --names nor --names-file was given" if names is None else "both were given: names twice",
@@ -94,12 +90,6 @@ def read_names(names: str | None, file: Path | None) -> list[str]:
     if names is not None:
         return names.split(",")
     assert file is not None
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{file} cannot be read: {error}",
-            expected="a text file in UTF-8 with one name on each line",
-            remedy="Correct the path, or use --names",
-        ) from None
-    return [line for line in lines if line.strip()]
+    expected, remedy = "a text file in UTF-8 with one name on each line", "Correct the path, or use --names"
+    with reading(file, expected=expected, remedy=remedy, error=ConfigError):
+        return [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -106,8 +106,7 @@ def label(
     from vitrail.tasks.answer_files import check_answer_file
     from vitrail.tasks.labelling.predictor import Labeller, label_results
 
-    if output is not None:
-        check_answer_file(output)
+    check_answer_file(output)
     given = _texts_or_standard_input(text, file)
     labeller = Labeller(run)
     with nullcontext(given) if file in (None, "-") else open_lines(file) as stream:
@@ -222,8 +221,7 @@ def classify(
     from vitrail.tasks.predicting import ranked_results
 
     checked, templates = check_names(chosen), read_templates(template)  # before a model is loaded
-    if output is not None:
-        check_answer_file(output)
+    check_answer_file(output)
     predictions = ZeroShotClassifier(run, checked, templates=templates).predict(files, top=top)
     return deliver(ranked_results(predictions, "{:.1%}", probability=6), output, as_json=json)
 
@@ -256,8 +254,7 @@ def retrieve(
     from vitrail.tasks.contrastive.retrieval import retrieval_results
     from vitrail.tasks.contrastive.retrieval import retrieve as find
 
-    if output is not None:
-        check_answer_file(output, STRUCTURED)
+    check_answer_file(output, STRUCTURED)
     found = find(ImageTextEncoder(run), files, text, top=top, by_image=by_image)
     return deliver(retrieval_results(found), output, as_json=json)
 

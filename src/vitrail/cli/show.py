@@ -114,15 +114,16 @@ def is_first_process() -> bool:
 
 def wrapped(text: str, indent: str = "") -> None:
     """Print text in lines of 80 columns; ``indent`` begins all but the first."""
-    lines(wrap(text, MAX_WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False))
+    lines(_folded(text, indent))
 
 
-def stage(stage: str) -> None:
-    """Print the current stage to stderr."""
-    text = plain(f"vitrail: {stage}")
-    lines = wrap(text, MAX_WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
-    sys.stderr.flush()
+def stage(stage: str, indent: str = "  ") -> None:
+    """Print the current stage, or an error, to stderr."""
+    print(*_folded(plain(f"vitrail: {stage}"), indent), sep="\n", file=sys.stderr, flush=True)
+
+
+def _folded(text: str, indent: str) -> list[str]:
+    return wrap(text, MAX_WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def table(

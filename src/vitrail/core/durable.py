@@ -87,8 +87,7 @@ def atomic_write(path: Path, content: bytes | str) -> None:
             staged.replace(path)
             _flush_folder(path.parent)
         except BaseException:
-            with suppress(OSError):  # a disk that fails may not remove it either; the next writer does
-                staged.unlink(missing_ok=True)
+            remove(staged)  # or the next writer does
             raise
 
 

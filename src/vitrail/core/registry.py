@@ -81,9 +81,5 @@ class Registry(Mapping[str, T]):
         found = sorted(pkgutil.iter_modules(folder.__path__), key=lambda info: info.name)
         if self._module is None:
             return [info.name for info in found if not info.ispkg]
-        packages = [info.name for info in found if info.ispkg]
-        return [
-            f"{name}.{self._module}"
-            for name in packages
-            if find_spec(f"{self.package}.{name}.{self._module}") is not None
-        ]
+        modules = [f"{info.name}.{self._module}" for info in found if info.ispkg]
+        return [module for module in modules if find_spec(f"{self.package}.{module}") is not None]

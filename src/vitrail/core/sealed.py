@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.durable import atomic_write
-from vitrail.core.errors import CheckpointError, VitrailError
+from vitrail.core.errors import CheckpointError, VitrailError, reading
 from vitrail.core.files import parse_json, read_file
 
 DIGEST = "digest"
@@ -52,11 +52,8 @@ def read_sealed(
     Raises:
         error: the file is missing, not a JSON object, or was changed.
     """
-    try:
+    with reading(path, expected=expected, remedy=remedy, error=error):
         tree = parse_json(read_file(path).decode())
-    except (OSError, ValueError, MemoryError) as fault:
-        reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
-        raise error(f"{path} cannot be read: {reason}", expected=expected, remedy=remedy) from None
     if list_field is not None and isinstance(tree, list):
         tree = {list_field: tree}
     if not isinstance(tree, dict):

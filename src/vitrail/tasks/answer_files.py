@@ -38,16 +38,9 @@ class FileResults(NamedTuple):
     """Lines that follow the printed table."""
 
 
-def check_answer_file(path: Path, suffixes: Sequence[str] = SUFFIXES) -> None:
-    """Check the suffix of an output file before anything is computed for it.
-
-    Args:
-        suffixes: the supported ones.
-
-    Raises:
-        ConfigError: another suffix.
-    """
-    if path.suffix.lower() not in suffixes:
+def check_answer_file(path: Path | None, suffixes: Sequence[str] = SUFFIXES) -> None:
+    """Raise ``ConfigError`` for an output file of another suffix, before anything is computed for it."""
+    if path is not None and path.suffix.lower() not in suffixes:
         raise ConfigError(
             f"{path} has no suffix of a known format",
             expected=f"a name that ends in {', '.join(suffixes)}",

@@ -29,19 +29,6 @@ class Loss(NamedTuple):
 
 
 @runtime_checkable
-class Batch(Protocol):
-    """A typed batch: a frozen dataclass of tensors that can move to a device.
-
-    Not a NamedTuple, whose length is its number of fields.
-    """
-
-    def to(self, device: torch.device) -> Self: ...
-
-    def __len__(self) -> int:
-        """Number of samples."""
-
-
-@runtime_checkable
 class Evaluator(Protocol):
     """Accumulates what the scores need."""
 
@@ -121,7 +108,7 @@ class Settling(Protocol):
 class TensorBatch:
     """Base of batches: a frozen dataclass of tensors, tuples of tensors and other values.
 
-    The first field has one row per sample.
+    The first field has one row per sample. A NamedTuple's length would be its number of fields.
     """
 
     def to(self, device: torch.device) -> Self:

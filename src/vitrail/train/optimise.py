@@ -39,7 +39,11 @@ def group_parameters(model: nn.Module) -> ParameterGroups:
     composite modules of one class. A hidden kernel has at least ``FEATURE_CHANNELS`` input channels.
     """
     groups = ParameterGroups({}, {}, {})
-    blocks = tuple(_block_names(model))
+    blocks = tuple(
+        f"{name}." if name else ""
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and _repeats(module))
+    )
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -164,14 +168,6 @@ def _as_matrix(kernel: nn.Parameter) -> Tensor:
     matrix = kernel.detach().flatten(1)
     assert matrix.data_ptr() == kernel.data_ptr(), "the kernel is not contiguous"
     return matrix
-
-
-def _block_names(model: nn.Module) -> list[str]:
-    names = []
-    for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) or (isinstance(module, nn.Sequential) and _repeats(module)):
-            names.append(f"{name}." if name else "")
-    return names
 
 
 def _repeats(module: nn.Sequential) -> bool:

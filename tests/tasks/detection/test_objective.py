@@ -30,7 +30,7 @@ from vitrail.tasks.detection.objective import DetectionObjective
 from vitrail.tasks.detection.samples import BoxSample, BoxSource
 from vitrail.tasks.detection.scores import DetectionTables
 from vitrail.train.evaluate import evaluate, run_evaluator
-from vitrail.train.objective import Batch, Counting, Objective, Ranking, Settling
+from vitrail.train.objective import Counting, Objective, Ranking, Settling, TensorBatch
 from vitrail.train.processes import single_process
 
 SCRIPT = Path(__file__).parents[2] / "making" / "small_detection.py"
@@ -67,7 +67,7 @@ def test_a_batch_holds_images_of_several_sizes_and_their_boxes() -> None:
 
     batch = small_task().collate(given, None)
 
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, TensorBatch)
     assert len(batch) == 3
     assert batch.is_padded
     assert batch.targets.counts.tolist() == [2, 0, 1]  # the last of several is a crowd

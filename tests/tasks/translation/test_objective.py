@@ -17,7 +17,7 @@ from vitrail.tasks.translation.dataset import PairSplit
 from vitrail.tasks.translation.objective import TranslationObjective
 from vitrail.tasks.translation.samples import Pair, PairSource
 from vitrail.tasks.translation.search import Search
-from vitrail.train.objective import Batch, Evaluator, Objective
+from vitrail.train.objective import Evaluator, Objective, TensorBatch
 
 PREPROCESSING = PairPreprocessing(languages=("en", "de"))
 DICTIONARY = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "f\u00fcnf"}
@@ -149,7 +149,7 @@ def test_batch_moves_every_tensor(task: TranslationObjective) -> None:
     assert {tensor.device.type for tensor in tensors} == {"meta"}
     assert isinstance(task, Objective)
     assert isinstance(task.evaluator(), Evaluator)
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, TensorBatch)
 
 
 def test_loss_is_the_smoothed_cross_entropy_of_all_subwords(task: TranslationObjective) -> None:

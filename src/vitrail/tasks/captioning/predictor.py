@@ -190,8 +190,7 @@ class Captioner:
 
 def caption_files(files: Sequence[str], options: FileOptions) -> FileResults:
     """Return the best captions of each file."""
-    if options.output is not None:
-        check_answer_file(options.output)
+    check_answer_file(options.output)
     return ranked_results(
         Captioner(options.source).predict(files, num_best=options.top or 1), "{:.2f}", score=4
     )

@@ -226,8 +226,7 @@ DEFAULT_TOP = 3
 
 def classify_files(files: Sequence[str], options: FileOptions) -> FileResults:
     """Return the most probable classes of each file."""
-    if options.output is not None:
-        check_answer_file(options.output)
+    check_answer_file(options.output)
     predictor = Predictor(
         options.source, engine=options.engine, precision=options.precision, trust=options.trust
     )
