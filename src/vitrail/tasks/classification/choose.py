@@ -17,6 +17,7 @@ from vitrail.data.images import decode, open_image, upright_size
 from vitrail.data.preprocessing import Resize
 from vitrail.data.settings import AugmentSettings
 from vitrail.data.source import CROP_MARGIN
+from vitrail.engines.loading import load_start
 from vitrail.models import MODELS
 from vitrail.models.ablations import ConvStemConfig
 from vitrail.models.checkpoint import LoadedModel
@@ -26,7 +27,7 @@ from vitrail.tasks.classification.settings import (
     ImageDataSettings,
 )
 from vitrail.tasks.contract import ModelRequest, choose_image_training, name_of_weights
-from vitrail.train.machine import Machine
+from vitrail.train.machine import Machine, inspect_machine
 from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings
 
@@ -48,33 +49,24 @@ class Scale(NamedTuple):
 
 
 def choose(
-    situation: Situation,
-    request: ModelRequest,
-    *,
-    pretrained: LoadedModel | None = None,
-    asked: ClassificationExperiment,
+    dataset: ImageDataset, asked: ClassificationExperiment, request: ModelRequest
 ) -> tuple[ClassificationExperiment, list[Choice]]:
-    """Return an experiment with one step, and every choice in it with its reason.
-
-    Args:
-        request: what the user asks of the model.
-        pretrained: initial weights; their model is used.
-        asked: the user's other settings; the input size affects the estimated speed.
-    """
-    name = request.name
+    """Return an experiment with one step, and every choice in it with its reason."""
+    situation, name = _describe_situation(dataset, inspect_machine()), request.name
+    pretrained = load_start(asked.weights, name, task="classification")
     scale = choose_scale(situation, name) if pretrained is None else scale_of(pretrained, name)
     if asked.data.is_given("image_size"):
         scale = scale._replace(image_size=asked.data.image_size)
     if pretrained is not None:
         size_reason = "the size that the weights were trained with"
-        config = pretrained.config.with_changes({"num_classes": len(situation.dataset.class_names)})
+        config = pretrained.config.with_changes({"num_classes": len(dataset.class_names)})
     else:
         typical = "x".join(map(str, situation.typical_size))
         is_typical = scale.image_size == situation.typical_size
         size_reason = (
             "the size of the images" if is_typical else f"the images are {typical}; smaller is faster"
         )
-        changes: dict[str, Any] = {"num_classes": len(situation.dataset.class_names)}
+        changes: dict[str, Any] = {"num_classes": len(dataset.class_names)}
         usual: Any = MODELS[scale.model]
         if scale.model == "vit_micro" and usual.patch_size != scale.patch_size:
             changes["patch_size"] = scale.patch_size
@@ -90,7 +82,7 @@ def choose(
         patch_size = config.patch_size
         rows, columns = (math.ceil(side / patch_size) for side in scale.image_size)
         choices.append(Choice("model.patch_size", str(patch_size), f"{rows}x{columns} tokens an image"))
-    num_train = len(situation.dataset.train)
+    num_train = len(dataset.train)
     batch_size = 64 if num_train < FEW_IMAGES else 128
     height, width = (round(side * CROP_MARGIN) for side in scale.image_size)
     train, train_choices = choose_image_training(
@@ -108,7 +100,7 @@ def choose(
         flip = f"{CHARACTERS}, whose mirror images may be others"
     optim, optim_choices = _choose_optimiser(train.batch_size, is_pretrained=pretrained is not None)
     experiment = ClassificationExperiment(
-        data=ImageDataSettings(source=situation.dataset.source, image_size=scale.image_size, resize=resize),
+        data=ImageDataSettings(source=dataset.source, image_size=scale.image_size, resize=resize),
         model=config,
         task=ClassificationSettings(),
         augment=augment,
@@ -238,7 +230,7 @@ class Situation:
     machine: Machine
 
 
-def describe_situation(dataset: ImageDataset, machine: Machine) -> Situation:
+def _describe_situation(dataset: ImageDataset, machine: Machine) -> Situation:
     """Look at a few evenly spaced training images; ``DataError`` if none of them can be read."""
     images = dataset.train.images
     sizes, is_grey = [], True

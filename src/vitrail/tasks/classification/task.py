@@ -23,7 +23,7 @@ from vitrail.models.contract import ImageModelConfig, ModelConfig
 from vitrail.report.sections import RunRecord
 from vitrail.tasks import contract
 from vitrail.tasks.classification.benchmarks import benchmark_of
-from vitrail.tasks.classification.choose import choose, choose_mixing, describe_situation
+from vitrail.tasks.classification.choose import choose, choose_mixing
 from vitrail.tasks.classification.doctor import check as check_images
 from vitrail.tasks.classification.doctor import view_images
 from vitrail.tasks.classification.noisy_student import add_pseudo_labels
@@ -34,7 +34,6 @@ from vitrail.tasks.classification.published_scores import as_published, check_pu
 from vitrail.tasks.classification.report import conclude_classes, report_pictures, write_report
 from vitrail.tasks.classification.settings import ClassificationExperiment, ImageDataSettings
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
-from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
 IMAGENET_CLASSES = 1000
@@ -56,6 +55,7 @@ class ClassificationTask(contract.Task):
     evaluation_batch = 256
     recognises = staticmethod(recognises)
     check = staticmethod(check_images)
+    choose = staticmethod(choose)
     view = staticmethod(view_images)
     predict_files = staticmethod(classify_files)
     conclude = staticmethod(conclude_classes)
@@ -72,13 +72,6 @@ class ClassificationTask(contract.Task):
         dataset = open_dataset(data.source, settings=data)
         check_published(dataset)
         return dataset
-
-    def choose(
-        self, dataset: ImageDataset, asked: ClassificationExperiment, request: contract.ModelRequest
-    ) -> tuple[Experiment, list[contract.Choice]]:
-        situation = describe_situation(dataset, inspect_machine())
-        pretrained = load_start(asked.weights, request.name, task=self.name)
-        return choose(situation, request, pretrained=pretrained, asked=asked)
 
     def choose_for_epochs(
         self,

@@ -11,19 +11,14 @@ from typing import Any
 import numpy as np
 
 from vitrail.core.errors import ConfigError, DataError
-from vitrail.engines.loading import Start
+from vitrail.engines.loading import Start, load_start_or_encoder
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.detr import DETRConfig
-from vitrail.tasks.contract import (
-    ModelRequest,
-    choose_image_training,
-    encoder_settings,
-    name_of_weights,
-)
+from vitrail.tasks.contract import ModelRequest, choose_image_training, encoder_settings, name_of_weights
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.settings import BoxAugmentSettings, BoxDataSettings, DetectionExperiment
-from vitrail.train.machine import Machine
+from vitrail.train.machine import inspect_machine
 from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings
 
@@ -36,25 +31,18 @@ AUGMENT = BoxAugmentSettings(flip=True, crop=0.4, colour=0.2)
 
 
 def choose(
-    dataset: BoxDataset,
-    machine: Machine,
-    request: ModelRequest,
-    *,
-    start: Start,
-    asked: DetectionExperiment,
+    dataset: BoxDataset, asked: DetectionExperiment, request: ModelRequest
 ) -> tuple[DetectionExperiment, list[Choice]]:
     """Return an experiment with one step to go, and every choice in it with its reason.
 
-    Args:
-        machine: where it is trained.
-        request: what the user asks of the model.
-        start: initial weights; a detector's model is used, an image model becomes the backbone.
-        asked: the user's other settings.
+    Of the weights, a detector's model is used; an image model becomes the backbone.
 
     Raises:
         ConfigError: there is no model of that name, or the weights are another model's.
         DataError: no size of a training image is known.
     """
+    machine = inspect_machine()
+    start = load_start_or_encoder(asked.weights, request.get("backbone") or request.name, task="detection")
     is_cpu = machine.device.type == "cpu"
     name, reason = _choose_model(request, start, is_cpu=is_cpu)
     image_size, size_reason = _choose_size(dataset, start.whole, is_cpu=is_cpu)

@@ -39,7 +39,6 @@ from vitrail.tasks.detection.set_prediction import SetFigures
 from vitrail.tasks.detection.settings import BoxDataSettings, DetectionExperiment
 from vitrail.tasks.explaining import ExplainOptions, WrittenExplanations, explain_files
 from vitrail.train.evaluate import Report
-from vitrail.train.machine import inspect_machine
 from vitrail.train.settings import Experiment
 
 WORST, EXAMPLES = 12, 6  # images with the most errors, typical and best ones, of a report
@@ -61,6 +60,7 @@ class DetectionTask(contract.Task):
     evaluation_batch = 16
     recognises = staticmethod(recognises)
     check = staticmethod(check_boxes)
+    choose = staticmethod(choose)
     view = staticmethod(view_boxes)
     refuse_folder = staticmethod(refuse_folder)
     write_clean = staticmethod(write_clean)
@@ -76,12 +76,6 @@ class DetectionTask(contract.Task):
 
     def open(self, data: BoxDataSettings) -> BoxDataset:
         return open_boxes(data.source, settings=data)
-
-    def choose(
-        self, dataset: BoxDataset, asked: DetectionExperiment, request: contract.ModelRequest
-    ) -> tuple[Experiment, list[contract.Choice]]:
-        start = load_start_or_encoder(asked.weights, request.get("backbone") or request.name, task=self.name)
-        return choose(dataset, inspect_machine(), request, start=start, asked=asked)
 
     def settle(self, experiment: DetectionExperiment, dataset: BoxDataset) -> contract.Settled:
         """Build the model for the size of its images, and record the class ids of the data."""
