@@ -98,10 +98,7 @@ def copy_for_inference(model: nn.Module) -> nn.Module:
 def pack_linear_layers(model: nn.Module) -> nn.Module:
     """Replace the linear layers of a model in place, fused with the GELU that follows in an ``MLP``.
 
-    Layers whose weights others read are kept.
-
-    Args:
-        model: in evaluation mode, on the CPU.
+    Layers whose weights others read are kept. The model is in evaluation mode, on the CPU.
     """
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):

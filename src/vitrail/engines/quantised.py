@@ -125,11 +125,7 @@ def scale_of(seen: ChannelRange, factors: Float[Tensor, " channels"]) -> tuple[f
 
 
 def observe(model: nn.Module, batches: Iterable[Inputs]) -> dict[str, ChannelRange]:
-    """Return the input ranges of all quantisable layers by name.
-
-    Args:
-        model: in evaluation mode, on the CPU.
-    """
+    """Return the input ranges of all quantisable layers by name; in evaluation mode, on the CPU."""
     seen: dict[str, ChannelRange] = {}
     handles = []
     for name, layer in quantisable_layers(model).items():

@@ -46,7 +46,6 @@ class RemoteEngine:
 
     Args:
         factory: ``module:function``, called with the arguments in the process.
-        threads: of the engine.
     """
 
     def __init__(self, factory: str, arguments: dict[str, Any], *, threads: int) -> None:

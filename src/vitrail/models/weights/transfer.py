@@ -18,10 +18,7 @@ COUNTER = "num_batches_tracked"  # of a batch norm; a frozen one has none
 def copy_pretrained(model: nn.Module, pretrained: nn.Module) -> list[str]:
     """Copy every tensor of a pretrained model into one that differs in the number of classes at most.
 
-    If it does, the head keeps its new weights.
-
-    Returns:
-        The names of the tensors that were not copied.
+    If it does, the head keeps its new weights. Return the names of the tensors that were not copied.
 
     Raises:
         CheckpointError: the two differ in more than the head; nothing is copied then.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from vitrail.engines.loading import Source
@@ -11,14 +11,13 @@ from vitrail.tasks import serving
 from vitrail.tasks.translation.explanation import explain_text
 from vitrail.tasks.translation.predictor import Translator
 
-SEARCHED = ("beam_size", "length_penalty", "penalty_form", "num_best")  # options of a whole batch
-
 
 class ServedTranslator(serving.Servable):
     """Translate texts of one sentence each."""
 
     task = "translation"
-    option_names: tuple[str, ...] = (*SEARCHED, "target")
+    shared_options = ("beam_size", "length_penalty", "penalty_form", "num_best")
+    option_names: tuple[str, ...] = (*shared_options, "target")
 
     def __init__(self, source: Source, choice: serving.EngineChoice) -> None:
         self.translator = Translator(serving.open_without_engine(source, choice, "translator"))
@@ -39,11 +38,8 @@ class ServedTranslator(serving.Servable):
     def read(self, given: serving.Given, options: serving.Options, max_pixels: int) -> serving.Work:
         return serving.Work(given.name, serving.given_text(given), options)
 
-    def group(self, options: serving.Options) -> Hashable:
-        return options.model_dump_json(include={*SEARCHED})
-
     def answer(self, works: Sequence[serving.Work]) -> Sequence[dict[str, Any] | serving.RefusalError]:
-        asked = works[0].options.model_dump(include={*SEARCHED}, exclude_none=True)
+        asked = works[0].options.model_dump(include={*self.shared_options}, exclude_none=True)
         translations = self.translator.translate([work.prepared for work in works], **asked)
         return [each.to_json() if each.error is None else _refused(each.error) for each in translations]
 
