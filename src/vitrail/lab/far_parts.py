@@ -121,10 +121,8 @@ class FarParts(lab.SeededClaim):
                 images, labels = self._draw_scenes(distance, self.batch_size)
                 return F.cross_entropy(model(images), labels)
 
-            settings = OptimSettings(
-                name="muon", learning_rate=3e-3, matrix_learning_rate=0.02, weight_decay=0.0
-            )
-            lab.minimise(model, loss, settings, num_steps=self.num_steps, warmup_fraction=0.05)
+            settings = OptimSettings(name="muon", learning_rate=3e-3, weight_decay=0.0, warmup_fraction=0.05)
+            lab.minimise(model, loss, settings, num_steps=self.num_steps)
             images, labels = self._draw_scenes(distance, self.num_tested)
             with torch.no_grad():
                 accuracy = float((model(images).argmax(dim=-1) == labels).float().mean())

@@ -159,16 +159,10 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def minimise(
-    model: torch.nn.Module,
-    loss: Callable[[float], torch.Tensor],
-    settings: OptimSettings,
-    *,
-    num_steps: int,
-    warmup_fraction: float = 0.0,
+    model: torch.nn.Module, loss: Callable[[float], torch.Tensor], settings: OptimSettings, *, num_steps: int
 ) -> None:
     """Train a model by a loss that is given the share of the steps done; rates fall to zero by a cosine."""
     optimisers = Optimisers(model, settings)
-    settings = settings.model_copy(update={"warmup_fraction": warmup_fraction})
     for step in range(num_steps):
         done = step / num_steps
         optimisers.set_rate(rate_of(settings, done))

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vitrail.lab import harness as lab
+from vitrail.lab.token_functions import Layers
 from vitrail.nn.attention import Attention
 from vitrail.nn.relative import GridRelativeBias
 from vitrail.nn.windows import WindowAttention, WindowStage, fit_windows
@@ -187,7 +188,7 @@ class ReceptiveField(lab.SeededClaim):
             return WindowStage(downsample=nn.Identity(), blocks=blocks, windows=plain)
 
         if stack == "global":
-            return _Global([Attention(self.dim, 2) for _ in range(depth)])
+            return _Global(*(Attention(self.dim, 2) for _ in range(depth)))
         if stack == "shifted windows":
             return windowed(*(index % 2 == 1 for index in range(depth)))
         if stack == "windows":
@@ -206,15 +207,8 @@ class ReceptiveField(lab.SeededClaim):
 CLAIM = ReceptiveField()
 
 
-class _Global(nn.Module):
+class _Global(Layers):
     """A stack of global self-attention layers over a feature map."""
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-
     def forward(self, x: Float[Tensor, "batch dim rows columns"]) -> Float[Tensor, "batch dim rows columns"]:
-        tokens = x.flatten(2).mT  # b n d
-        for layer in self.layers:
-            tokens = layer(tokens)
-        return tokens.mT.reshape(x.shape)
+        return super().forward(x.flatten(2).mT).mT.reshape(x.shape)

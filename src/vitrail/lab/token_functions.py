@@ -252,6 +252,7 @@ class TokenFunction(lab.SeededClaim):
             matrix_learning_rate=self.matrix_learning_rate,
             betas=(0.9, 0.98),
             weight_decay=0.0,
+            warmup_fraction=0.0,
         )
 
         def loss(done: float) -> Tensor:
