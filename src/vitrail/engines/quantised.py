@@ -8,6 +8,8 @@ their rounding errors (Xiao et al. 2023, SmoothQuant, equation 4); the division 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -127,25 +129,20 @@ def scale_of(seen: ChannelRange, factors: Float[Tensor, " channels"]) -> tuple[f
 def observe(model: nn.Module, batches: Iterable[Inputs]) -> dict[str, ChannelRange]:
     """Return the input ranges of all quantisable layers by name; in evaluation mode, on the CPU."""
     seen: dict[str, ChannelRange] = {}
-    handles = []
-    for name, layer in quantisable_layers(model).items():
 
-        def look(_: nn.Module, given: tuple[Tensor, ...], name: str = name) -> None:
-            rows = given[0].detach().float().flatten(0, -2)
-            least, greatest = rows.amin(dim=0), rows.amax(dim=0)
-            if name in seen:
-                least = torch.minimum(seen[name].least, least)
-                greatest = torch.maximum(seen[name].greatest, greatest)
-            seen[name] = ChannelRange(least, greatest)
+    def look(name: str, _: nn.Module, given: tuple[Tensor, ...]) -> None:
+        rows = given[0].detach().float().flatten(0, -2)
+        least, greatest = rows.amin(dim=0), rows.amax(dim=0)
+        if name in seen:
+            least = torch.minimum(seen[name].least, least)
+            greatest = torch.maximum(seen[name].greatest, greatest)
+        seen[name] = ChannelRange(least, greatest)
 
-        handles.append(layer.register_forward_pre_hook(look))
-    try:
-        with torch.no_grad():
-            for inputs in batches:
-                model(*inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for name, layer in quantisable_layers(model).items():
+            hooks.enter_context(layer.register_forward_pre_hook(partial(look, name)))
+        for inputs in batches:
+            model(*inputs)
     return seen
 
 
