@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -100,8 +103,6 @@ def label(
         json: Print JSON instead of a table.
         output: Write to this file; the suffix decides the format: .json, .jsonl, .csv, .tsv or .txt.
     """
-    from contextlib import nullcontext
-
     from vitrail.data.text.input_lines import open_lines, read_lines
     from vitrail.tasks.answer_files import check_answer_file
     from vitrail.tasks.labelling.predictor import Labeller, label_results
@@ -147,8 +148,6 @@ def translate(
         json: Write one JSON object per line.
         output: Output file instead of standard output.
     """
-    import sys
-
     from vitrail.tasks.translation.files import translate_file
     from vitrail.tasks.translation.predictor import Translator
     from vitrail.tasks.translation.search import Search
@@ -178,9 +177,6 @@ def translate(
 
 def _texts_or_standard_input(texts: Sequence[str], file: str | None) -> Any:
     """Return sentences that stand in the command as a stream of lines, or standard input without any."""
-    import io
-    import sys
-
     if file is not None and texts:
         raise ConfigError(
             f"{file} and --text were given", expected="one of them", remedy="Leave out the other"

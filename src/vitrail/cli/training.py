@@ -189,16 +189,16 @@ def check(
 
     asked = data_settings(languages, image_column, label_column)
     task = task_of_source(data, asked)
-    if fix is not None and isinstance(task, Repairing):
+    if fix is not None:
+        if not isinstance(task, Repairing):
+            raise ConfigError(
+                f"--fix was given, and {data} has no boxes",
+                expected="images with boxes: COCO, Pascal VOC or YOLO",
+                remedy="Leave out --fix; --output writes a page of all findings of any data",
+            )
         task.refuse_folder(fix, data)
     settings = read_asked(task, asked).data
     dataset = task.open(settings.model_copy(update={"source": data}))
-    if fix is not None and not isinstance(task, Repairing):
-        raise ConfigError(
-            f"--fix was given, and {data} has no boxes",
-            expected="images with boxes: COCO, Pascal VOC or YOLO",
-            remedy="Leave out --fix; --output writes a page of all findings of any data",
-        )
     with show.parts_done() as listen:
         verdict = task.check(dataset, lambda done, total: listen("images checked", done, total))
     tree, is_usable = verdict.to_json(), verdict.usable

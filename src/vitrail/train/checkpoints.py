@@ -138,11 +138,7 @@ def select_by(objective: Objective, validation: SampleSource | None, settings: T
 
 
 def save_best(root: Path, train_step: TrainStep, best: Best) -> None:
-    """Write the averaged weights of this step as the best ones, replacing former ones, as ``save_training``.
-
-    Args:
-        train_step: just validated.
-    """
+    """Write the averaged weights of a step that was just validated as the best ones; as ``save_training``."""
     with train_step.averaged():
         tensors = {name: whole_tensor(tensor) for name, tensor in state_tensors(train_step.model).items()}
         content = to_bytes(tensors) if train_step.processes.is_first else b""
@@ -153,10 +149,7 @@ def save_best(root: Path, train_step: TrainStep, best: Best) -> None:
 
 
 def load_best(root: Path, best: Best, targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Read the weights of the best validation.
-
-    Args:
-        targets: tensors of the expected names and shapes.
+    """Read the weights of the best validation, with the names and shapes of some tensors.
 
     Raises:
         CheckpointError: they are missing, damaged, or of another step or model.

@@ -55,9 +55,9 @@ class Report(Config):
         measured = f"Measured on {samples:,} {part} samples of {name}{origin and ' '}{origin}{read}{met}."
         if "changed" in self.signature:
             measured += (
-                " The data has changed since the training and was divided anew: samples of the training"
+                " The data has changed since the training and was divided anew: samples of the training may "
+                "be among these, and the scores too high."
             )
-            measured += " may be among these, and the scores too high."
         if "copies" in self.signature:
             measured += f" {self.signature['copies']} are in the training data, too: the scores are too high."
         return measured
