@@ -13,11 +13,19 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import ConfigError
-from vitrail.models.decoding import Hypothesis, beam_search, greedy, rank
+from vitrail.models.decoding import (
+    USUAL_PATIENCE,
+    Hypothesis,
+    beam_search,
+    excluded_tokens,
+    greedy,
+    likeliest,
+    rank,
+)
 
-PAD, BEGIN, END = 0, 1, 2
+PAD, BEGIN, END = 0, 1, 3
 VOCABULARY = 6
-WRITABLE = range(END, VOCABULARY)
+WRITABLE = range(2, VOCABULARY)
 PENALTIES = (-0.5, 0.0, 0.6, 1.0, 2.0)
 
 
@@ -64,6 +72,7 @@ class TableModel:
         return TableState(tables, torch.full((len(tables), 1), PAD))
 
     def step(self, tokens: Tensor, state: TableState) -> tuple[Tensor, TableState]:
+        assert not torch.is_grad_enabled()
         assert tokens.shape == (state.num_rows,)
         self.num_rows.append(state.num_rows)
         newest = tokens.view_as(state.before)
@@ -205,6 +214,63 @@ def test_a_sentence_stops_once_no_live_hypothesis_can_win() -> None:
         assert len(model.num_rows) < 10
 
 
+Chances = dict[tuple[int, int], dict[int, float]]
+
+
+def scripted(chances: Chances) -> TableModel:
+    """Return a model of these probabilities after two tokens, and of equal ones after all others."""
+    model = TableModel()
+    model.tables.zero_()
+    for (before, newest), row in chances.items():
+        model.tables[0, before, newest] = -math.inf
+        for token, chance in row.items():
+            model.tables[0, before, newest, token] = math.log(chance)
+    return model
+
+
+ONE_WAY: Chances = {(PAD, BEGIN): {2: 1}, (BEGIN, 2): {4: 1}, (2, 4): {5: 1}, (4, 5): {END: 1}}
+
+
+@pytest.mark.parametrize("num_best", [1, 6])
+@pytest.mark.parametrize(("limit", "expected"), [(9, ((2, 4, 5), True)), (2, ((2, 4), False))])
+def test_what_is_impossible_is_neither_found_nor_counted(
+    limit: int, expected: tuple[tuple[int, ...], bool], num_best: int
+) -> None:
+    model = scripted(ONE_WAY)
+
+    (found,) = search(model, torch.tensor([limit]), beam_size=6, num_best=num_best, patience=0.1)
+
+    assert outcome(found) == [expected]
+    assert len(model.num_rows) == min(limit, 4)
+
+
+@pytest.mark.parametrize(
+    ("length_penalty", "at_first", "then", "expected", "num_steps"),
+    [
+        # log(0.35) / 4 > log(0.6), though log(0.35) / 2 is not.
+        (1.0, {END: 0.6, 2: 0.35, 4: 0.05}, {4: 1}, (2, 4, 5), 4),
+        (0.6, {END: 0.6, 2: 0.35, 4: 0.05}, {4: 1}, (2, 4, 5), 4),
+        # log(0.49) * sqrt(2) > log(0.3), though log(0.49) * sqrt(3) is not.
+        (-0.5, {END: 0.3, 2: 0.49, 4: 0.21}, {END: 1}, (2,), 2),
+        # log(0.41) * sqrt(2) < log(0.3), though log(0.41) is not.
+        (-0.5, {END: 0.3, 2: 0.41, 4: 0.29}, {END: 1}, (), 1),
+    ],
+)
+def test_a_sentence_goes_on_just_as_long_as_a_live_hypothesis_can_win(
+    length_penalty: float,
+    at_first: dict[int, float],
+    then: dict[int, float],
+    expected: tuple[int, ...],
+    num_steps: int,
+) -> None:
+    model = scripted(ONE_WAY | {(PAD, BEGIN): at_first, (BEGIN, 2): then})
+
+    (found,) = search(model, torch.tensor([9]), beam_size=2, length_penalty=length_penalty)
+
+    assert outcome(found) == [(expected, True)]
+    assert len(model.num_rows) == num_steps
+
+
 def test_patience_stops_at_so_many_finished_hypotheses() -> None:
     model = TableModel(seed=3)
     model.tables[..., END] += 4
@@ -295,6 +361,12 @@ def test_the_beam_can_be_watched(length_penalty: float) -> None:
             assert [each.tokens for each in beam if each.is_finished] == [watched.tokens]
 
 
+@pytest.mark.parametrize("num_sentences", [0, 2])
+def test_the_beam_of_one_sentence_is_watched(num_sentences: int) -> None:
+    with pytest.raises(AssertionError, match="one sentence"):
+        search(TableModel(num_sentences), torch.full((num_sentences,), 4), beam_size=2, on_step=print)
+
+
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_what_never_ends_is_cut_at_its_own_longest_length(beam_size: int) -> None:
     model = TableModel(4, seed=7)
@@ -307,7 +379,8 @@ def test_what_never_ends_is_cut_at_its_own_longest_length(beam_size: int) -> Non
         assert len(hypotheses) == beam_size
         assert all(len(hypothesis.tokens) == max_length for hypothesis in hypotheses)
         assert not any(hypothesis.is_finished for hypothesis in hypotheses)
-        assert all(math.isfinite(hypothesis.score) for hypothesis in hypotheses)
+        for hypothesis in hypotheses:
+            assert hypothesis.score == pytest.approx(hypothesis.log_probability / max_length)
 
 
 def test_an_end_at_the_longest_length_is_no_cut() -> None:
@@ -322,8 +395,8 @@ def test_an_end_at_the_longest_length_is_no_cut() -> None:
 def test_unfinished_hypotheses_fill_up_behind_the_finished_ones() -> None:
     model = TableModel(seed=9)
     model.tables[..., END] -= 6
-    model.tables[0, :, 3, END] += 12  # one word that ends sentences, at a price
-    model.tables[..., 3] -= 1
+    model.tables[0, :, 4, END] += 12  # one word that ends sentences, at a price
+    model.tables[..., 4] -= 1
 
     (found,) = search(model, torch.tensor([3]), beam_size=5, num_best=5)
 
@@ -355,6 +428,21 @@ def test_a_sentence_is_decoded_alone_as_in_a_batch(num_sentences: int, beam_size
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_few_finished_sentences_stay_in_the_batch_as_they_were(beam_size: int) -> None:
+    model = TableModel(24, seed=15)
+    model.tables[..., END] = -math.inf
+    model.tables[0, ..., END], limits = 99.0, torch.full((24,), 6)
+    model.tables[1, ..., END], limits[1] = -5.0, 2
+
+    found = search(model, limits, beam_size=beam_size)
+
+    assert model.num_rows == [24] + 5 * [24 * beam_size]
+    assert [len(best.tokens) for (best,) in found] == [0, 2, *22 * [6]]
+    for sentence, (best,) in enumerate(found):
+        assert best.log_probability == pytest.approx(model.log_probability(sentence, best), abs=1e-5)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
 def test_finished_sentences_leave_the_batch(beam_size: int) -> None:
     model = TableModel(8, seed=11)
     state = model.start()
@@ -381,6 +469,23 @@ def test_padding_and_begin_are_never_written(beam_size: int) -> None:
             assert not {PAD, BEGIN, END} & set(hypothesis.tokens)
             total = model.log_probability(sentence, hypothesis)  # their share of probability stays theirs
             assert hypothesis.log_probability == pytest.approx(total, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("begin", "pad", "end", "excluded"),
+    [(1, 0, 2, [0, 1]), (7, 5, 2, [5, 7]), (3, 3, 2, [3]), (2, 5, 2, [5]), (3, 2, 2, [3]), (2, None, 2, [])],
+)
+def test_begin_and_padding_are_excluded_unless_they_are_the_end(
+    begin: int, pad: int | None, end: int, excluded: list[int]
+) -> None:
+    assert excluded_tokens(begin, pad, end, torch.device("cpu")).tolist() == excluded
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("num_limits", [2, 4])
+def test_a_limit_for_each_sentence_is_asked_for(num_limits: int, beam_size: int) -> None:
+    with pytest.raises(AssertionError, match="one row for each sentence"):
+        search(TableModel(3), torch.full((num_limits,), 5), beam_size=beam_size)
 
 
 def test_a_model_that_begins_with_its_end_can_end() -> None:
@@ -433,6 +538,7 @@ def test_the_model_s_logits_are_left_as_they_are() -> None:
         ({"beam_size": 2, "num_best": 3}, "best 3 hypotheses"),
         ({"beam_size": 2, "num_best": 0}, "best 0 hypotheses"),
         ({"beam_size": 2, "patience": 0.0}, "patience is 0"),
+        ({"beam_size": 2, "patience": -1.0}, "patience is -1"),
     ],
 )
 def test_settings_that_do_not_fit_are_explained(changes: dict[str, Any], words: str) -> None:
@@ -458,6 +564,29 @@ def test_the_best_continuations_are_those_of_the_whole_vocabulary(vocabulary: in
     expected, places = joined.sort(dim=1, descending=True)
     torch.testing.assert_close(ranked.totals, expected[:, :num_ranked], atol=1e-6, rtol=0)
     assert torch.equal(ranked.parents * vocabulary + ranked.tokens, places[:, :num_ranked])
+
+
+def test_fewer_continuations_than_asked_for_are_filled_up_with_impossible_ones() -> None:
+    totals, logits = torch.randn(13, 2), torch.randn(26, 5)
+
+    ranked = rank(logits, totals, 12, torch.tensor([PAD]))
+
+    gains = logits.log_softmax(dim=1)[:, 1:]
+    expected = (totals.flatten()[:, None] + gains).view(13, 8).sort(dim=1, descending=True).values
+    assert all(part.shape == (13, 12) for part in ranked)
+    torch.testing.assert_close(ranked.totals[:, :8], expected)
+    assert (ranked.totals[:, 8:] == -math.inf).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.parametrize("vocabulary", [5, 16, 48, 67, 320])
+def test_the_likeliest_token_is_that_of_the_whole_vocabulary(vocabulary: int, rows: int) -> None:
+    gains = torch.randn(rows, vocabulary)
+
+    best, tokens = likeliest(gains)
+
+    assert best.tolist() == [max(row) for row in gains.tolist()]
+    assert tokens.tolist() == [row.index(max(row)) for row in gains.tolist()]
 
 
 class MarianState:
@@ -541,10 +670,10 @@ class Marian:
 @pytest.mark.parametrize(
     # Their "never" bounds a live hypothesis as our exact rule does, but compares with the worst of as many
     # finished ones as the beam is wide: equal for num_best=beam_size. Their True stops at so many finished
-    # ones, our patience of 1. Their default False bounds by the present length, which is no bound where
+    # ones, our usual patience. Their default False bounds by the present length, which is no bound where
     # the penalty is above 0, and has no counterpart here.
     ("early_stopping", "patience"),
-    [("never", math.inf), (True, 1.0)],
+    [("never", math.inf), (True, USUAL_PATIENCE)],
 )
 @pytest.mark.parametrize("length_penalty", PENALTIES)
 def test_beam_search_finds_what_that_of_transformers_finds(
