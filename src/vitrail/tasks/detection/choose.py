@@ -15,7 +15,7 @@ from vitrail.engines.loading import Start, load_start_or_encoder
 from vitrail.models import MODELS
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.models.detr import DETRConfig
-from vitrail.tasks.contract import ModelRequest, choose_image_training, encoder_settings, name_of_weights
+from vitrail.tasks.contract import ModelRequest, choose_image_training, encoder_settings, name_model
 from vitrail.tasks.detection.dataset import BoxDataset
 from vitrail.tasks.detection.settings import BoxAugmentSettings, BoxDataSettings, DetectionExperiment
 from vitrail.train.machine import inspect_machine
@@ -104,15 +104,12 @@ def choose(
 
 
 def _choose_model(request: ModelRequest, start: Start, *, is_cpu: bool) -> tuple[str, str]:
-    if start.whole is not None:
-        return name_of_weights(start.whole, request.name), "the model of the weights"
-    if request.name is not None:
-        return request.name, "you asked for it"
-    if start.encoder is not None and not isinstance(getattr(start.encoder.config, "channels", None), tuple):
-        return "detr_nano", "the weights are of a backbone without feature maps of several strides"
+    usual = "sdetr_small", "on a GPU: the small detector"
     if is_cpu:
-        return "sdetr_nano", "on a CPU: the detector that learns from few images in minutes"
-    return "sdetr_small", "on a GPU: the small detector"
+        usual = "sdetr_nano", "on a CPU: the detector that learns from few images in minutes"
+    if start.encoder is not None and not isinstance(getattr(start.encoder.config, "channels", None), tuple):
+        usual = "detr_nano", "the weights are of a backbone without feature maps of several strides"
+    return name_model(start.whole, request.name, *usual)
 
 
 def _backbone_of(request: ModelRequest, name: str, encoder: LoadedModel | None) -> dict[str, Any]:
