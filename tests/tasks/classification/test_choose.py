@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-from vitrail.tasks.classification.choose import Situation, choose_resize
-from vitrail.tasks.classification.opening import open_dataset
-from vitrail.train.machine import Machine
+from vitrail.tasks.classification.choose import choose_resize
 
 
 @pytest.mark.parametrize(
@@ -20,9 +17,7 @@ from vitrail.train.machine import Machine
     ],
 )
 def test_images_of_another_shape_keep_head_and_feet(shapes: list[float], resize: str, reason: str) -> None:
-    machine = Machine(torch.device("cpu"), "none", 1, 0, "float32")
-    situation = Situation(open_dataset("digits"), (400, 300), np.array(shapes), False, machine)
-    chosen, why = choose_resize(situation, (128, 128))
+    chosen, why = choose_resize(np.array(shapes), (128, 128))
     assert chosen == resize
     assert reason in why
     assert bool(reason) == bool(why)

@@ -6,10 +6,10 @@ The constants were measured on validation parts of training splits; ``docs/log.m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float64, Int64
 
 from vitrail.core.errors import DataError
 from vitrail.data.dataset import ImageDataset
@@ -34,6 +34,7 @@ from vitrail.train.settings import OptimSettings
 SMALL_PX, MEDIUM_PX = 40, 96
 ACCELERATOR_PX, CPU_PX = 224, 128
 FEW_IMAGES = 2_000
+PROBED_IMAGES = 64
 MAX_CUT = 0.1  # of a typical image, which a centred crop may cut off
 CHARACTERS = "the classes are named by characters or numbers"
 ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy
@@ -52,27 +53,31 @@ def choose(
     dataset: ImageDataset, asked: ClassificationExperiment, request: ModelRequest
 ) -> tuple[ClassificationExperiment, list[Choice]]:
     """Return an experiment with one step, and every choice in it with its reason."""
-    situation, name = _describe_situation(dataset, inspect_machine()), request.name
-    pretrained = load_start(asked.weights, name, task="classification")
-    scale = choose_scale(situation, name) if pretrained is None else scale_of(pretrained, name)
+    machine, (sizes, is_grey) = inspect_machine(), _look_at_images(dataset)
+    height, width = (int(side) for side in np.median(sizes, axis=0))
+    pretrained = load_start(asked.weights, request.name, task="classification")
+    if pretrained is not None:
+        scale = scale_of(pretrained, request.name)
+    else:
+        scale = choose_scale((height, width), machine)
+        if request.name is not None:
+            scale = scale._replace(model=request.name, reason="you asked for it")
     if asked.data.is_given("image_size"):
         scale = scale._replace(image_size=asked.data.image_size)
     if pretrained is not None:
         size_reason = "the size that the weights were trained with"
         config = pretrained.config.with_changes({"num_classes": len(dataset.class_names)})
     else:
-        typical = "x".join(map(str, situation.typical_size))
-        is_typical = scale.image_size == situation.typical_size
-        size_reason = (
-            "the size of the images" if is_typical else f"the images are {typical}; smaller is faster"
-        )
+        size_reason = f"the images are {height}x{width}; smaller is faster"
+        if scale.image_size == (height, width):
+            size_reason = "the size of the images"
         changes: dict[str, Any] = {"num_classes": len(dataset.class_names)}
         usual: Any = MODELS[scale.model]
         if scale.model == "vit_micro" and usual.patch_size != scale.patch_size:
             changes["patch_size"] = scale.patch_size
             changes["stem"] = _deeper_stem(usual.stem, scale.patch_size)
         config = request.configure(scale.model, image_size=scale.image_size, **changes)
-    resize, resize_reason = choose_resize(situation, scale.image_size)
+    resize, resize_reason = choose_resize(sizes[:, 1] / sizes[:, 0], scale.image_size)
     choices = [
         Choice("data.image_size", "x".join(map(str, scale.image_size)), size_reason),
         *([Choice("data.resize", resize, resize_reason)] if resize_reason else ()),
@@ -82,19 +87,18 @@ def choose(
         patch_size = config.patch_size
         rows, columns = (math.ceil(side / patch_size) for side in scale.image_size)
         choices.append(Choice("model.patch_size", str(patch_size), f"{rows}x{columns} tokens an image"))
-    num_train = len(dataset.train)
-    batch_size = 64 if num_train < FEW_IMAGES else 128
-    height, width = (round(side * CROP_MARGIN) for side in scale.image_size)
+    batch_size = 64 if len(dataset.train) < FEW_IMAGES else 128
+    cached_height, cached_width = (round(side * CROP_MARGIN) for side in scale.image_size)
     train, train_choices = choose_image_training(
-        situation.machine,
+        machine,
         asked.train,
-        batch_size=batch_size if situation.machine.device.type == "cpu" else 2 * batch_size,
-        num_images=num_train,
-        image_size=(height, width),
+        batch_size=batch_size if machine.device.type == "cpu" else 2 * batch_size,
+        num_images=len(dataset.train),
+        image_size=(cached_height, cached_width),
     )
     if train.cache:  # at the input's size, so that loading costs next to nothing
         train = train.model_copy(update={"num_workers": 0})
-    augment = _choose_augmentation(situation)
+    augment = _choose_augmentation((height, width), is_grey=is_grey, is_upright=dataset.upright)
     flip = "a mirrored image is taken to have the same class; not so for writing or sides"
     if not augment.flip:
         flip = f"{CHARACTERS}, whose mirror images may be others"
@@ -111,32 +115,29 @@ def choose(
     return experiment, [*choices, *train_choices, *optim_choices, flipped]
 
 
-def choose_scale(situation: Situation, model: str | None) -> Scale:
-    """Return model, input size and patch size for the typical image size."""
-    height, width = situation.typical_size
-    shorter = min(height, width)
-    is_cpu = situation.machine.device.type == "cpu"
-    if max(height, width) <= SMALL_PX:
-        scale = Scale("vit_micro", (height, width), 4, "small images: a convolutional stem and two blocks")
-    elif shorter <= MEDIUM_PX:
+def choose_scale(size: tuple[int, int], machine: Machine) -> Scale:
+    """Return model, input size and patch size for images of this height and width."""
+    shorter = min(size)
+    if max(size) <= SMALL_PX:
+        return Scale("vit_micro", size, 4, "small images: a convolutional stem and two blocks")
+    if shorter <= MEDIUM_PX:
         side = 8 * round(shorter / 8)
-        scale = Scale(
-            "vit_micro", (side, side), 8, f"images up to {MEDIUM_PX} px: the small model with larger patches"
-        )
-    elif is_cpu:
+        reason = f"images up to {MEDIUM_PX} px: the small model with larger patches"
+        return Scale("vit_micro", (side, side), 8, reason)
+    if machine.device.type == "cpu":
         side = min(CPU_PX, 16 * (shorter // 16))
-        scale = Scale("vit_micro", (side, side), 16, f"images above {MEDIUM_PX} px on a CPU: the small model")
-    else:
-        side = min(ACCELERATOR_PX, 16 * (shorter // 16))
-        scale = Scale("vit_s16", (side, side), 16, f"images above {MEDIUM_PX} px on an accelerator: ViT-S/16")
-    if model is None:
-        return scale
-    return scale._replace(model=model, reason="you asked for it")
+        return Scale("vit_micro", (side, side), 16, f"images above {MEDIUM_PX} px on a CPU: the small model")
+    side = min(ACCELERATOR_PX, 16 * (shorter // 16))
+    return Scale("vit_s16", (side, side), 16, f"images above {MEDIUM_PX} px on an accelerator: ViT-S/16")
 
 
-def choose_resize(situation: Situation, image_size: tuple[int, int]) -> tuple[Resize, str]:
-    """Return how images of other shapes are brought to the input, and why; no reason if none is needed."""
-    stretch = situation.shapes * image_size[0] / image_size[1]  # width over height, against the input's
+def choose_resize(shapes: Float64[np.ndarray, " images"], image_size: tuple[int, int]) -> tuple[Resize, str]:
+    """Return how images of other shapes are brought to the input, and why; no reason if none is needed.
+
+    Args:
+        shapes: width over height of typical images.
+    """
+    stretch = shapes * image_size[0] / image_size[1]  # against the input's
     lost = 1 - np.minimum(stretch, 1 / stretch)
     cut = float(np.median(lost))
     if cut <= MAX_CUT:
@@ -198,40 +199,20 @@ def _choose_optimiser(batch_size: int, *, is_pretrained: bool) -> tuple[OptimSet
     ]
 
 
-def _choose_augmentation(situation: Situation) -> AugmentSettings:
-    height, width = situation.typical_size
-    is_small = max(height, width) <= SMALL_PX
-    is_upright = situation.dataset.upright
+def _choose_augmentation(size: tuple[int, int], *, is_grey: bool, is_upright: bool) -> AugmentSettings:
+    is_small = max(size) <= SMALL_PX
     return AugmentSettings(
         min_crop_area=1.0 if is_small else 0.35,
-        shift=max(1, round(0.08 * min(height, width))) if is_small else 0,
+        shift=max(1, round(0.08 * min(size))) if is_small else 0,
         flip=not is_upright,
         rotation=10.0 if is_upright and is_small else 0.0,
-        colour=0.0 if situation.is_grey else 0.2,
+        colour=0.0 if is_grey else 0.2,
         mix_probability=0.5,
     )
 
 
-PROBED_IMAGES = 64
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What is known before an experiment is chosen."""
-
-    dataset: ImageDataset
-    """The data without unusable images."""
-    typical_size: tuple[int, int]
-    """Median height and width of the training images in pixels."""
-    shapes: np.ndarray
-    """Width over height of the probed training images."""
-    is_grey: bool
-    """Whether all probed training images are grey."""
-    machine: Machine
-
-
-def _describe_situation(dataset: ImageDataset, machine: Machine) -> Situation:
-    """Look at a few evenly spaced training images; ``DataError`` if none of them can be read."""
+def _look_at_images(dataset: ImageDataset) -> tuple[Int64[np.ndarray, "images 2"], bool]:
+    """Return height and width of a few evenly spaced training images, and whether all are grey."""
     images = dataset.train.images
     sizes, is_grey = [], True
     for index in np.unique(np.linspace(0, len(images) - 1, min(PROBED_IMAGES, len(images))).astype(int)):
@@ -248,6 +229,4 @@ def _describe_situation(dataset: ImageDataset, machine: Machine) -> Situation:
             expected="images that Pillow opens",
             remedy=f"Run: vitrail check {dataset.source}",
         )
-    probed = np.array(sizes)
-    height, width = (int(value) for value in np.median(probed, axis=0))
-    return Situation(dataset, (height, width), probed[:, 1] / probed[:, 0], is_grey, machine)
+    return np.array(sizes), is_grey
