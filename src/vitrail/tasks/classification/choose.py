@@ -34,7 +34,7 @@ from vitrail.train.settings import OptimSettings
 SMALL_PX, MEDIUM_PX = 40, 96
 ACCELERATOR_PX, CPU_PX = 224, 128
 FEW_IMAGES = 2_000
-PROBED_IMAGES = 64
+PROBED_IMAGES = 64  # whose sizes and colours tell what the others are like
 MAX_CUT = 0.1  # of a typical image, which a centred crop may cut off
 CHARACTERS = "the classes are named by characters or numbers"
 ERASE_EPOCHS, CUTMIX_EPOCHS = 15, 40  # with fewer epochs, stronger augmentation costs accuracy
