@@ -95,9 +95,7 @@ class BiasTable(NamedTuple):
 
     layer: str
     biases: Float[Tensor, "heads rows columns"]
-    """Indexed by the query's row and column minus the key's, from the most negative on; zero is in the
-    middle.
-    """
+    """By the query's row and column minus the key's, from the most negative on; zero is in the middle."""
 
 
 OTHER_POSITIONS: dict[tuple[type[nn.Module], ...], str] = {

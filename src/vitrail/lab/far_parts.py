@@ -35,8 +35,7 @@ class SceneRow(lab.SeededRow):
     """A model trained and tested on scenes of two glyphs, whose class is whether they are of one kind."""
 
     layer: LayerName
-    """Two 3x3 convolutions over the patches, or a block of global attention; then the mean and a linear
-    layer."""
+    """Two 3x3 convolutions over patches, or a block of global attention; then the mean and a linear layer."""
     distance: int
     """Columns between the glyphs, in patches of a glyph's size."""
     accuracy: float

@@ -72,8 +72,7 @@ def build_recurrent(
     cell: CellName,
     bidirectional: bool = True,
 ) -> RecurrentTranslator:
-    """Return an encoder-decoder of one layer; attention without input feeding, so that its steps run in
-    parallel."""
+    """Return a one-layer encoder-decoder; attention without input feeding, so its steps run in parallel."""
     config = RecurrentConfig(
         source_vocabulary_size=num_symbols + NUM_SPECIAL,
         target_vocabulary_size=num_symbols + NUM_SPECIAL,

@@ -105,8 +105,7 @@ class BoxHead(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch queries dim"], box_logits: Float[Tensor, "batch queries 4"]
     ) -> tuple[Float[Tensor, "batch queries classes"], Float[Tensor, "batch queries 4"]]:
-        """Return class logits, in the weights' type also under autocast, and refined box logits, in
-        float32."""
+        """Return class logits in the weights' type also under autocast, and refined box logits in float32."""
         with without_autocast(x.device.type):
             x = self.norm(x.to(self.classes.weight.dtype))
             return self.classes(x), box_logits + self.move(x).float()

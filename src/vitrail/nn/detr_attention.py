@@ -189,8 +189,7 @@ class DetrDecoderBlock(nn.Module):
         may_attend: Mask | None = None,
         grid: Grid | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
-        """Return new queries; ``context`` is the feature map that they read, ``grid`` its rows and
-        columns."""
+        """Return new queries; ``context`` is the feature map they read, ``grid`` its rows and columns."""
         x = self.self_norm(x + self.dropout(self.self_attention(x, positions=positions)))
         read = self.cross_attention(
             x,

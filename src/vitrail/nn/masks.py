@@ -95,8 +95,7 @@ def hide_padding(
 def masked_softmax(
     scores: Float[Tensor, "#batch heads queries keys"], may_attend: Mask | None
 ) -> Float[Tensor, "_ heads queries keys"]:
-    """Return the softmax over the keys that a query may attend to, in the scores' type; zeros if there are
-    none."""
+    """Return the softmax over the keys a query may attend to, in the scores' type; zeros if there is none."""
     if may_attend is None:
         # The kernel reads bfloat16, sums in float32 and rounds once; a float32 copy would be wasted.
         return scores.softmax(dim=-1)

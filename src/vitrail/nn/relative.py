@@ -29,8 +29,7 @@ class PositionScheme(Protocol):
     """Encodes positions in attention, by changing queries and keys or by a bias of the scores."""
 
     def place(self, query: Tensor, key: Tensor, *, grid: Grid | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return queries and keys (batch heads tokens dim) with their positions, and a bias of the scores or
-        None."""
+        """Return placed queries and keys (batch heads tokens dim), and a bias of the scores or None."""
 
     def place_newest(self, query_key: Tensor, *, num_before: int) -> tuple[Tensor, Tensor | None]:
         """Return the newest queries and keys with their position, and a bias (1 heads 1 steps) or None.
