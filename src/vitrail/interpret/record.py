@@ -386,8 +386,7 @@ def _copied(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.detach().to(torch.float32, copy=True)
 
 
-def _num_patches(grids: TokenGrids | None) -> int:
-    assert grids is not None
+def _num_patches(grids: TokenGrids) -> int:
     assert grids.queries is not None
     return grids.queries[0] * grids.queries[1]
 
