@@ -411,8 +411,14 @@ class ModelRequest:
         return self.configure(config.name, **config.model_dump(mode="json", exclude={"name"}))
 
 
-def name_of_weights(pretrained: LoadedModel, asked: str | None) -> str:
-    """Return the name of the pretrained model; ``ConfigError`` if another model was asked for."""
+def name_model(pretrained: LoadedModel | None, asked: str | None, usual: str, why: str) -> tuple[str, str]:
+    """Return the name of the pretrained model, of the one asked for, or of the usual one; and why.
+
+    Raises:
+        ConfigError: another model was asked for than that of the weights.
+    """
+    if pretrained is None:
+        return (usual, why) if asked is None else (asked, "you asked for it")
     name = str(pretrained.model_settings["name"])
     if asked is not None and asked != name:
         raise ConfigError(
@@ -420,14 +426,7 @@ def name_of_weights(pretrained: LoadedModel, asked: str | None) -> str:
             expected="weights of the same model",
             remedy="Leave out --model, it follows from the weights",
         )
-    return name
-
-
-def name_model(pretrained: LoadedModel | None, asked: str | None, usual: str, why: str) -> tuple[str, str]:
-    """Return the name of the pretrained model, of the one asked for, or of the usual one; and why."""
-    if pretrained is not None:
-        return name_of_weights(pretrained, asked), "the model of the weights"
-    return (usual, why) if asked is None else (asked, "you asked for it")
+    return name, "the model of the weights"
 
 
 def encoder_settings(pretrained: LoadedModel) -> tuple[str, dict[str, Any]]:

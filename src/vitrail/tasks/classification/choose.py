@@ -26,7 +26,7 @@ from vitrail.tasks.classification.settings import (
     ClassificationSettings,
     ImageDataSettings,
 )
-from vitrail.tasks.contract import ModelRequest, choose_image_training, name_of_weights
+from vitrail.tasks.contract import ModelRequest, choose_image_training, name_model
 from vitrail.train.machine import Machine, inspect_machine
 from vitrail.train.run import Choice
 from vitrail.train.settings import OptimSettings
@@ -56,12 +56,9 @@ def choose(
     machine, (sizes, is_grey) = inspect_machine(), _look_at_images(dataset)
     height, width = (int(side) for side in np.median(sizes, axis=0))
     pretrained = load_start(asked.weights, request.name, task="classification")
-    if pretrained is not None:
-        scale = scale_of(pretrained, request.name)
-    else:
-        scale = choose_scale((height, width), machine)
-        if request.name is not None:
-            scale = scale._replace(model=request.name, reason="you asked for it")
+    scale = choose_scale((height, width), machine) if pretrained is None else scale_of(pretrained)
+    name, reason = name_model(pretrained, request.name, scale.model, scale.reason)
+    scale = scale._replace(model=name, reason=reason)
     if asked.data.is_given("image_size"):
         scale = scale._replace(image_size=asked.data.image_size)
     if pretrained is not None:
@@ -148,12 +145,11 @@ def choose_resize(shapes: Float64[np.ndarray, " images"], image_size: tuple[int,
     )
 
 
-def scale_of(pretrained: LoadedModel, model: str | None) -> Scale:
+def scale_of(pretrained: LoadedModel) -> Scale:
     """Return model, input size and patch size of pretrained weights."""
-    name = name_of_weights(pretrained, model)
     height, width = pretrained.preprocessing["image_size"]
     patch_size = getattr(pretrained.config, "patch_size", 1)
-    return Scale(name, (height, width), patch_size, "the model of the weights")
+    return Scale(pretrained.model_settings["name"], (height, width), patch_size, "the model of the weights")
 
 
 def choose_mixing(
