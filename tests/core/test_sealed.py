@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -18,6 +19,16 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert read_sealed(tmp_path / "a") == TREE
 
 
+def test_the_digest_is_of_the_values_in_any_order_and_spacing(tmp_path: Path) -> None:
+    path, tree = tmp_path / "a", {"step": 9, "name": "\u00e9"}
+    digest = hashlib.sha256(rb'{"name": "\u00e9", "step": 9}').hexdigest()[:32]
+    write_sealed(path, tree)
+    text = f'{{\n  "digest": "{digest}",\n  "step": 9,\n  "name": "\u00e9"\n}}\n'
+    assert path.read_bytes() == text.encode()
+    path.write_text(f'{{"name":"\\u00e9","digest":"{digest}","step":9}}')
+    assert read_sealed(path) == tree
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -32,6 +43,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         ("}", ""),
         ("{", ""),
         ('"digest": "', '"digest": "0'),
+        ('"digest": "', '"digest": "g'),
     ],
 )
 def test_a_change_is_noticed(tmp_path: Path, change: tuple[str, str]) -> None:
