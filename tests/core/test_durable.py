@@ -272,9 +272,16 @@ def _enter(folder: Path) -> None:
 
 
 def test_one_who_waits_gets_the_lock_when_its_owner_is_killed(tmp_path: Path) -> None:
+    is_killed = threading.Event()
+
+    def kill() -> None:
+        is_killed.set()
+        process.kill()
+
     with another_holds(tmp_path, "waits") as process:  # each as one who waited
-        threading.Timer(0.05, process.kill).start()
+        threading.Timer(0.05, kill).start()
         with locked(tmp_path / ".lock", waits=True):
+            assert is_killed.is_set()
             assert process.wait() != 0
     assert list(tmp_path.iterdir()) == []
 
