@@ -28,7 +28,9 @@ from vitrail.train.checkpoints import (
     Selection,
     load_training,
     newest_checkpoint,
+    newest_step,
     prune_checkpoints,
+    read_metrics,
     save_training,
 )
 from vitrail.train.events import Event, Kept, StoppedEarly
@@ -196,20 +198,59 @@ def test_a_checkpoint_without_digest_and_mark_of_the_metrics_is_read(saved: Path
     assert load_training(saved, fresh_step()).metrics is None
 
 
-def test_another_number_of_threads_is_warned_about(saved: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("threads", [0, 5])
+def test_another_number_of_threads_is_warned_about(
+    saved: Path, caplog: pytest.LogCaptureFixture, threads: int
+) -> None:
     with caplog.at_level(logging.WARNING):
         load_training(saved, fresh_step())
     assert not caplog.records
     path = saved / "state.json"
-    write_sealed(path, read_sealed(path) | {"threads": 5})
+    write_sealed(path, read_sealed(path) | {"threads": threads})
     with caplog.at_level(logging.WARNING):
         load_training(saved, fresh_step())
-    assert "threads = 1, the run had 5" in caplog.text
+    assert f"threads = 1, the run had {threads}" in caplog.text
+
+
+def test_what_has_the_shape_of_its_parameter_is_sharded_as_it_is(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharded: list[bool] = []
+
+    def sharded_like(stored: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        sharded.append(stored.shape == target.shape)
+        return stored
+
+    monkeypatch.setattr(checkpoints, "sharded_like", sharded_like)
+    train_step = fresh_step()
+    load_training(saved, train_step)
+    optimisers = train_step.optimisers
+    of_optimisers = [
+        tensor.shape == optimisers.parameter(key).shape for key, tensor in optimisers.state().items()
+    ]
+    num_others = len(train_step.model.state_dict()) + len(train_step.average.tensors())
+    assert 0 < sum(of_optimisers) < len(of_optimisers)
+    assert sharded == [True] * (num_others + sum(of_optimisers))
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_changed_metrics_are_noticed_by_the_checkpoint(saved: Path, has_checkpoint: bool) -> None:
+    run = open_run(saved.parents[1])
+    assert read_metrics(run) == run.metrics()
+    path = run.path / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[::-1]))
+    if has_checkpoint:
+        with pytest.raises(CheckpointError, match=r"metrics\.jsonl"):
+            read_metrics(run)
+    else:
+        shutil.rmtree(saved)
+        assert read_metrics(run)[0]["step"] == 2
 
 
 def test_the_newest_complete_checkpoint_counts_and_litter_is_removed(tmp_path: Path) -> None:
     train_step = fresh_step()
     assert newest_checkpoint(tmp_path) is None
+    assert newest_step(tmp_path) == 0
     for step in (9, 10):
         (tmp_path / f".step-{step:06d}.writing-1").mkdir(parents=True)
         save_training(
@@ -217,6 +258,7 @@ def test_the_newest_complete_checkpoint_counts_and_litter_is_removed(tmp_path: P
         )
         assert [path.name for path in tmp_path.iterdir()] == [f"step-{step:06d}"]
     (tmp_path / "step-000010").rename(tmp_path / ".step-000010.ready")
+    assert newest_step(tmp_path) == 10
     assert newest_checkpoint(tmp_path) == tmp_path / "step-000010"
 
 
@@ -233,6 +275,7 @@ def test_a_finished_run_resumes_to_its_result_at_once(tmp_path: Path) -> None:
 def test_what_a_kill_left_of_older_checkpoints_is_removed_on_resuming(tmp_path: Path) -> None:
     (tmp_path / "step-000002").mkdir()
     (tmp_path / "step-000003").mkdir()
+    (tmp_path / "step-000005").mkdir()
     (tmp_path / ".step-000004.writing-7").mkdir()
     prune_checkpoints(tmp_path, kept=tmp_path / "step-000003")
     assert [path.name for path in tmp_path.iterdir()] == ["step-000003"]
@@ -438,11 +481,14 @@ def test_a_finished_run_resumes_to_its_best_weights_at_once(whole_run: tuple[Run
     assert torch.equal(again.model.state_dict()["head.weight"], expected.model.state_dict()["head.weight"])
 
 
-def test_best_weights_of_another_step_are_refused(tmp_path: Path, whole_run: tuple[Run, TrainResult]) -> None:
+@pytest.mark.parametrize("step", [1, 59])
+def test_best_weights_of_another_step_are_refused(
+    tmp_path: Path, whole_run: tuple[Run, TrainResult], step: int
+) -> None:
     run = open_run(shutil.copytree(whole_run[0].path, tmp_path / "run"))
     path = run.checkpoints / "best" / "state.json"
-    write_sealed(path, read_sealed(path) | {"step": 1})
-    with pytest.raises(CheckpointError, match=r"step 1\..*the best validation"):
+    write_sealed(path, read_sealed(path) | {"step": step})
+    with pytest.raises(CheckpointError, match=rf"step {step}\..*the best validation"):
         fit_peaked(run)
 
 
@@ -477,6 +523,23 @@ def test_the_earliest_of_equal_scores_is_best_and_what_is_no_number_never(goal: 
     assert selection.is_hopeless
     assert selection.add(9, {"a": 3.0 if goal == "max" else 1.0})
     assert not selection.is_hopeless
+
+
+@pytest.mark.parametrize("patience", [0, 1, 2])
+def test_training_is_hopeless_after_so_many_validations_without_a_better_score(patience: int) -> None:
+    selection = Selection(("a", "min"), TrainSettings(steps=1, batch_size=1, patience=patience))
+    hopeless = []
+    for step in range(4):
+        selection.add(step, {"a": 1.0})
+        hopeless.append(selection.is_hopeless)
+    assert hopeless == [0 < patience <= num_since for num_since in range(4)]
+
+
+def test_nothing_is_best_where_nothing_is_chosen() -> None:
+    selection = Selection(None, TrainSettings(steps=1, batch_size=1))
+    assert not selection.add(1, {"a": 1.0})
+    assert selection.best is None
+    assert selection.stopped_early(1, 2) == StoppedEarly(1, 2, None, None, None)
 
 
 @pytest.mark.parametrize("changes", [{"train__keep": "best"}, {"train__patience": 2}])
