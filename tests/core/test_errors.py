@@ -75,7 +75,7 @@ def test_a_mistake_in_our_own_code_is_not_told_as_a_damaged_file(line: str, kind
     [
         ("vitrail.models.imagined", "read.items()", "'list' object has no attribute 'items'"),
         ("vitrail.models.imagined", "read['a']", "list indices must be integers or slices, not str"),
-        ("vitrail.models.imagined", "{}['a']", "it lacks 'a'"),
+        ("vitrail.models.imagined", "{}['a']", "an entry lacks 'a'"),
         ("vitrail.models.imagined", "open('/no/such')", "No such file or directory"),
         ("parser", "mispelt", "name 'mispelt' is not defined"),
         ("parser", "assert not read", "AssertionError"),

@@ -20,6 +20,7 @@ from vitrail.data.images import (
     ORIENTATION_TAG,
     NoReaderError,
     decode,
+    is_transparent,
     open_image,
     read_image,
     readable_formats,
@@ -110,6 +111,12 @@ def test_a_transparent_palette_colour_shows_white() -> None:
     palette.putpixel((1, 0), 1)
     content = encoded(palette, transparency=0)
     assert np.asarray(read_image(content)).tolist() == [[[255, 255, 255], [200, 10, 20]]]
+
+
+def test_an_image_without_the_palette_that_it_needs_is_read_as_pillow_does() -> None:
+    image = Image.new("P", (2, 1))
+    image.palette = None
+    assert not is_transparent(image)
 
 
 @pytest.mark.parametrize(

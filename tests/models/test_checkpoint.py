@@ -135,7 +135,7 @@ def test_a_damaged_file_is_refused(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"version": FORMAT_VERSION + 1}, ["version", "later"]),
+        ({"version": FORMAT_VERSION + 1}, ["version", "that wrote it"]),
         ({"version": "new"}, ["version"]),
         ({"format": "other"}, ["other"]),
         ({"model": {"dim": 5}}, ["another model", "first.weight is (3, 3), not (5, 5)"]),

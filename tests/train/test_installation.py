@@ -199,14 +199,23 @@ def test_no_name_of_a_user_or_host_and_no_secret_is_told(
         assert not re.search(r"\balice|secret|wonderland", told)
 
 
-def test_the_page_is_markdown(alice: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_markdown(
+    alice: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # which hides all GPUs
     assert main(["env"]) == 0
 
     page = capsys.readouterr().out
     titles = ["versions", "hardware", "extras", "caches_gib", "variables", "problems"]
     assert re.findall("^## (.*)", page, re.MULTILINE) == titles
     assert not [line for line in page.splitlines() if not re.match("## |- [^-]|$", line)]
-    for line in ("- cores: 4", "- load: 0.50", "- gpus: none", "- torch_cuda: none"):
+    for line in (
+        "- CUDA_VISIBLE_DEVICES: ",
+        "- cores: 4",
+        "- load: 0.50",
+        "- gpus: none",
+        "- torch_cuda: none",
+    ):
         assert f"\n{line}\n" in page
     assert page.endswith("## problems\n\n- none\n\n")
 

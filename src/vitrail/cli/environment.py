@@ -30,4 +30,6 @@ def env(*, json: Flag = False) -> int:
 def _in_words(fact: object) -> str:
     if isinstance(fact, float):
         return f"{fact:.2f}"
-    return ", ".join(fact) if isinstance(fact, list) and fact else str(fact or "none")
+    if fact is None or fact == []:
+        return "none"
+    return ", ".join(fact) if isinstance(fact, list) else str(fact)

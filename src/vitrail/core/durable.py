@@ -170,10 +170,10 @@ def locked(lock: Path, *, waits: bool = False) -> Iterator[None]:
 
 def remove(path: Path) -> None:
     """Remove litter; what cannot be removed stays, as it harms nothing."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
+    with suppress(OSError):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             path.unlink()
 
 

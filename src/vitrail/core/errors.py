@@ -80,7 +80,7 @@ def reason_of(fault: Exception) -> str:
     if isinstance(fault, UnicodeDecodeError):
         return f"byte {fault.start} is not {fault.encoding.upper()} text"
     if isinstance(fault, KeyError):
-        return f"it lacks {fault}"
+        return f"an entry lacks {fault}"
     return getattr(fault, "strerror", None) or one_line(fault).rstrip(".")
 
 

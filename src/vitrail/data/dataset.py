@@ -72,8 +72,7 @@ class DividedDataset(Generic[S]):
     @property
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits that change with any split, or the names of classes or languages."""
-        names = "\n".join(getattr(self, "class_names", ())).encode(errors="surrogateescape")
-        digest = hashlib.blake2b(names, digest_size=8)
+        digest = hashlib.blake2b(self._named(), digest_size=8)
         for split in self.splits.values():
             digest.update(split.fingerprint.encode())
         return digest.hexdigest()

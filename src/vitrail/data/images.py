@@ -166,7 +166,7 @@ def decode(image: Image.Image, *, at_least: tuple[int, int] | None = None) -> Im
 def _decoded_bytes(image: Image.Image, *, is_turned: bool = False) -> int:
     """Return the memory that the pixels of an image take while ``decode`` brings them to RGB."""
     stored = STORED_BYTES.get(image.mode, 4) * (1 + is_turned)
-    converted = 0 if image.mode == "RGB" and not image.has_transparency_data else 4
+    converted = 0 if image.mode == "RGB" and not is_transparent(image) else 4
     decoder = DECODER_BYTES.get(image.format or "", 0)
     return image.width * image.height * (stored + converted + decoder)
 
@@ -202,8 +202,13 @@ def strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
         yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
 
 
+def is_transparent(image: Image.Image) -> bool:
+    """Return whether a pixel may be transparent; Pillow itself fails where a palette is missing."""
+    return not (image.mode == "P" and image.palette is None) and image.has_transparency_data
+
+
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode not in SIXTEEN_BIT_MODES and not image.has_transparency_data:
+    if image.mode not in SIXTEEN_BIT_MODES and not is_transparent(image):
         return image if image.mode == "RGB" else image.convert("RGB")
     scale = 1.0
     if image.mode == "F":

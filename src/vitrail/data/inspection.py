@@ -23,6 +23,7 @@ from vitrail.data.images import (
     NoReaderError,
     decode,
     exif_orientation,
+    is_transparent,
     open_image,
     strips,
     upright_size,
@@ -200,7 +201,7 @@ def _traits(image: Image.Image) -> Iterable[str]:
         yield "palette"
     if image.mode == "CMYK":
         yield "cmyk"
-    if image.has_transparency_data:
+    if is_transparent(image):
         yield "alpha"
     if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
         yield "animated"

@@ -113,7 +113,12 @@ def _load_model(folder: Path) -> LoadedModel:
 
     description = read_description(folder / MODEL_FILE, MODEL_FORMAT)
     remedy = "Save the model again, or restore the file"
-    stored = _Description.from_file(folder / MODEL_FILE, description, remedy=remedy)
+    stored = _Description.from_file(
+        folder / MODEL_FILE,
+        description,
+        remedy=remedy,
+        expected="the fields model, preprocessing, class_names, about and weights",
+    )
     tensors = read_tensors(folder / WEIGHTS_FILE, sha256=stored.sha256)
     config = config_from_settings(stored.model)
     num_classes = getattr(config, "num_classes", None)
@@ -121,7 +126,7 @@ def _load_model(folder: Path) -> LoadedModel:
         raise CheckpointError(
             f"{folder / MODEL_FILE} has {len(stored.class_names)} class_names for {num_classes} classes",
             expected="a name for each class",
-            remedy="Save the model again, or restore the file",
+            remedy=remedy,
         )
     model = build_to_fit(config, tensors, origin=folder / WEIGHTS_FILE)
     files = {name: _read_verified(folder / name, sha256) for name, sha256 in stored.files.items()}
@@ -229,7 +234,7 @@ def check_version(path: Path, version: object, latest: int) -> None:
         raise CheckpointError(
             f"{path} has the format version {version!r}",
             expected=f"a version up to {latest}",
-            remedy="Install a later version of vitrail, the one that wrote it",
+            remedy="Install the version of vitrail that wrote it, or save or export the model again",
         )
 
 

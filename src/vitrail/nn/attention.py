@@ -114,7 +114,8 @@ class AttentionLayer(nn.Module):
             kind, grids: for the tap.
             is_recorded: whether the tap is called.
         """
-        tap, dropout = self.tap if is_recorded else None, self.dropout if self.training else 0.0
+        tap = self.tap if is_recorded else None
+        dropout = self.dropout if self.training else 0.0
         if isinstance(score, AdditiveScore):
             scores = score(query, key)
             biased = scores if bias is None else scores + bias.to(scores.dtype)

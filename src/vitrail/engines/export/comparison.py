@@ -301,7 +301,8 @@ def check_differences(
     Raises:
         CheckpointError: it does.
     """
-    is_exact, tolerance = precision == "float32", tolerance_of(found, precision, asked)
+    is_exact = precision == "float32"
+    tolerance = tolerance_of(found, precision, asked)
     difference = found.largest_logit_difference if is_exact else found.mean_logit_difference
     which = "" if is_exact else " on average"
     faults, options = [], []

@@ -66,5 +66,6 @@ def copy_encoder(model: nn.Module, pretrained: nn.Module) -> None:
 
 def _differing(targets: Mapping[str, Tensor], sources: Mapping[str, Tensor]) -> set[str]:
     """Return the names of the tensors that only one of two models has, or that have other shapes."""
-    shapes, others = ({name: each.shape for name, each in state.items()} for state in (targets, sources))
-    return {name for name, _ in shapes.items() ^ others.items()}
+    in_both = targets.keys() & sources.keys()
+    reshaped = {name for name in in_both if targets[name].shape != sources[name].shape}
+    return (targets.keys() ^ sources.keys()) | reshaped

@@ -31,8 +31,9 @@ class PairSplit:
         return len(self.sources)
 
     def take(self, indices: Iterable[int] | np.ndarray) -> PairSplit:
-        rows = [(self.sources[index], self.targets[index], self.names[index]) for index in indices]
-        return PairSplit(*zip(*rows, strict=True)) if rows else PairSplit((), (), ())
+        chosen = [int(index) for index in indices]
+        sources, targets = ([texts[index] for index in chosen] for texts in (self.sources, self.targets))
+        return PairSplit(sources, targets, [self.names[index] for index in chosen])
 
     @property
     def contents(self) -> tuple[str, ...]:

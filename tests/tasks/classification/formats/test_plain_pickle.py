@@ -76,6 +76,7 @@ def test_nothing_else_is_read_and_nothing_runs(tmp_path: Path, value: object, pr
         b"\x80\x02cnumpy\ndtype\n}X\x04\x00\x00\x00typeNsb.",
         b"\x80\x02r\xff\xff\xff\x7f.",  # a memo of 2 billion entries
         b"cos\nsystem\n(S'true'\ntR.",
+        b"\x80\x04cnumpy\nndarray\n)RI1\na.",  # appends to a stand-in
     ],
 )
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path, content: bytes) -> None:

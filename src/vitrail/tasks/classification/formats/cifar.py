@@ -149,7 +149,11 @@ def read_plain_pickle(path: Path) -> Any:
             # memory would be taken for all numbers before it
             if "PUT" in operation.name and isinstance(number, int) and number > len(content):
                 raise ValueError(f"it numbers a value {number:,}")
-        return _Plain().of(_PlainUnpickler(io.BytesIO(content), encoding="latin-1").load())
+        try:
+            found = _PlainUnpickler(io.BytesIO(content), encoding="latin-1").load()
+        except AttributeError as error:  # it treats a stand-in as a list or a set
+            raise ValueError(str(error)) from None
+        return _Plain().of(found)
 
 
 # Classes, not functions, and each with its own __setstate__: a pickle cannot set attributes on any of them.
