@@ -456,9 +456,9 @@ def test_a_token_is_asked_for_but_not_by_probes_and_pages(hosting: Hosting) -> N
         ({"host": "127.0.0.1.evil.example"}, 421, []),
         ({"host": "192.168.0.1"}, 421, []),
         ({"host": ""}, 421, []),
-        ({"origin": "http://evil.example"}, 403, ["by a page of 'http://evil.example'", "with a token"]),
+        ({"origin": "http://evil.example"}, 403, ["by a page of 'http://evil.example'", "or a token"]),
         ({"origin": "http://192.168.0.1"}, 403, []),
-        ({"origin": "null"}, 403, ["'null'"]),
+        ({"origin": "null"}, 403, ["'null'", "Use the page of the server, or a token"]),
         ({"origin": ""}, 403, []),
     ],
 )

@@ -293,7 +293,7 @@ def test_serve_fails_where_no_model_can_be_loaded(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_run_and_a_port_that_is_taken_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="not a folder"):
+    with pytest.raises(CheckpointError, match=r"there is no .*nowhere"):
         serve([tmp_path / "nowhere"], ServeSettings(port=0))
     with bind("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
@@ -371,7 +371,9 @@ def test_amounts_without_an_end_are_refused(name: str, capsys: pytest.CaptureFix
     assert "finite number" in " ".join(error.split())
 
 
-@pytest.mark.parametrize("host", ["http://models.example.org", "models.example.org:80", "a:80", "*", "a b"])
+@pytest.mark.parametrize(
+    "host", ["http://models.example.org", "models.example.org:80", "a:80", "*", "a b", "null"]
+)
 def test_hosts_to_allow_are_names_or_addresses(host: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ServeSettings(allow_hosts=("::1", "10.0.0.1", "A.b")).allow_hosts == ("::1", "10.0.0.1", "a.b")
 

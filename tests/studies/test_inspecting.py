@@ -144,7 +144,7 @@ def test_unusable_requests_are_refused(saved: Path, tmp_path: Path) -> None:
         inspect_learned(saved, num_samples=0)
     with pytest.raises(DataError, match="nowhere"):
         inspect_learned(saved, data="nowhere")
-    with pytest.raises(CheckpointError, match="not a folder"):
+    with pytest.raises(CheckpointError, match="there is no "):
         inspect_learned(tmp_path / "nowhere")
 
 

@@ -80,7 +80,10 @@ def reason_of(fault: Exception) -> str:
     if isinstance(fault, UnicodeDecodeError):
         return f"byte {fault.start} is not {fault.encoding.upper()} text"
     if isinstance(fault, KeyError):
-        return f"an entry lacks {fault}"
+        is_name = isinstance(fault.args[0] if fault.args else "", str)
+        return f"an entry lacks {fault}" if is_name else f"it refers to {fault}, which it does not hold"
+    if isinstance(fault, EOFError):
+        return "it ends too early"
     return getattr(fault, "strerror", None) or one_line(fault).rstrip(".")
 
 

@@ -22,7 +22,7 @@ HEAVY_IMBALANCE = 10.0  # largest class over smallest
 CONVERSIONS = {
     "grey": "grey, shown as three equal channels",
     "alpha": "transparent in parts, put on white",
-    "sixteen-bit": "of 16 bits, scaled to 8",
+    "sixteen-bit": "of more than 8 bits, scaled to 8",
     "palette": "in palette colours, converted to RGB",
     "cmyk": "in CMYK, converted to RGB",
     "rotated": "rotated by an Exif tag, turned upright",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import io
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -16,6 +17,8 @@ from PIL import Image, UnidentifiedImageError
 from vitrail.core.errors import DataError, one_line
 from vitrail.core.files import NoFileError, open_file, read_file
 from vitrail.data.file_places import RAW_SUFFIXES
+
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # MAX_BYTES bounds the memory
 
 MAX_PIXELS = 178_956_970  # Pillow's own limit against decompression bombs: half a gigabyte of RGB
 MAX_BYTES = 1_000_000_000  # of memory that images take while they are decoded, in all threads together

@@ -17,6 +17,7 @@ from vitrail.engines.export.package import Package, is_package
 from vitrail.models.checkpoint import MODEL_FILE, LoadedModel, load_model
 from vitrail.models.contract import ImageModelConfig
 from vitrail.models.merged import merge_tokens
+from vitrail.models.weights.files import SUFFIXES
 from vitrail.models.weights.published import is_published, load_published
 from vitrail.train.interrupt import resume_command
 
@@ -177,10 +178,13 @@ def find_model_folder(source: Path) -> Path:
         CheckpointError: there is no such folder, it holds no model, or the run has not finished it yet.
     """
     if not source.is_dir():
+        is_weights = source.suffix.lower() in SUFFIXES
         raise CheckpointError(
-            f"{source} is not a folder",
+            f"{source} is not a folder" if source.exists() else f"there is no {source}",
             expected="a run directory, or the folder of a saved model",
-            remedy="Name a run directory written by 'vitrail train', such as runs/NAME",
+            remedy=f"Give a file of weights as --weights file:{source}"
+            if is_weights
+            else "Name a run directory written by 'vitrail train', such as runs/NAME",
         )
     if is_ctranslate2(source) or is_package(source):
         what, reader = "model that was exported", "predict"

@@ -36,7 +36,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_host(given: str) -> str:
-    if given.lower() != host_name(f"[{given}]" if given.count(":") > 1 else given):
+    if given.lower() == "null" or given.lower() != host_name(f"[{given}]" if given.count(":") > 1 else given):
         raise ValueError("a host is a name or an address without scheme and port, such as models.example.org")
     return given.lower()
 

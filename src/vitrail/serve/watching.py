@@ -112,11 +112,12 @@ class Watch:
                 sent = headers.get(header)
                 name = own if sent is None else host_name(sent.rpartition("://")[2])
                 if name not in (own, *self.hosts) and not is_loopback(name):
+                    allowing = f"If that is yours, start it with --allow-host {name or 'NAME'}"
                     raise RefusalError(
                         status,
                         f"the request {given} {str(sent)[:100]!r}",
                         expected=", ".join(("localhost", own, *self.hosts)),
-                        remedy=f"Start the server with --allow-host {name or 'NAME'}, or with a token",
+                        remedy=f"{'Use the page of the server' if sent == 'null' else allowing}, or a token",
                     )
         if self.expected is None or path in OPEN_PATHS or path.startswith(STATIC_PREFIX):
             return

@@ -84,7 +84,7 @@ def prepare(request: Request, processes: Processes, on_check: OnCheck = ignore) 
     if request.config is not None:
         stored = _stored_experiment(Path(request.config), source, request.settings)
         task = task_of(stored)
-        repeated = Choice("everything", str(request.config), "the settings of an earlier run")
+        repeated = Choice("everything", str(request.config), "the settings in this file")
         dataset, verdict = open_checked(task, stored.data, processes, on_check)
         experiment, files = processes.from_first(lambda: task.settle(stored, dataset))
         parts = task.assemble(experiment, dataset, files)

@@ -98,7 +98,7 @@ def test_other_files_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("pickled", "reason"),
     [
-        (b"\x80\x02]q\x00(h\x05e.", "an entry lacks 5"),
+        (b"\x80\x02]q\x00(h\x05e.", "it refers to 5, which it does not hold"),
         (b"\x80\x02e.", "pop from empty list|cut off"),
         (b"\x80\x02X\xff\xff", "unpack requires a buffer"),
         (b"\x80\x02cnumpy\nscalar\n.", "it uses numpy.scalar"),

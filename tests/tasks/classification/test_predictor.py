@@ -111,8 +111,10 @@ def test_what_cannot_predict_is_refused(run: Path, tmp_path: Path) -> None:
     (unfinished / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"is not finished.*vitrail train --resume .*"):
         Predictor(unfinished)
-    with pytest.raises(CheckpointError, match="is not a folder"):
+    with pytest.raises(CheckpointError, match=r"there is no .*none\. Expected a run directory"):
         Predictor(tmp_path / "none")
+    with pytest.raises(CheckpointError, match=r"Give a file of weights as --weights file:.*pth"):
+        Predictor(tmp_path / "weights.pth")
     with pytest.raises(ConfigError, match="batch size is 0"):
         Predictor(run, batch_size=0)
 

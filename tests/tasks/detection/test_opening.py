@@ -218,7 +218,7 @@ def test_boxes_in_formats_of_other_tools_are_named(
         ),
         (
             other_names,
-            "4 annotated images not there, left out with the boxes, such as labels/train/img_scene",
+            "4 annotated images not in the folder, left out with the boxes, such as labels/train/img_scene",
         ),
         (other_json, "has no list 'images' and 'categories', its keys are 'shapes'"),
         (single_xml, "is not detection data"),

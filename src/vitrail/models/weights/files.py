@@ -84,7 +84,7 @@ def _why_refused(error: Exception) -> str:
     if used := re.search(r"GLOBAL (\S+)", str(error)):
         return f"it uses {used[1]}"
     before, _, after = str(error).partition("WeightsUnpickler error: ")
-    return one_line(after or before).split(". ")[0].rstrip(".")
+    return one_line((after or before).strip().partition("\n")[0]).split(". ")[0].rstrip(".")
 
 
 def _unwrap(loaded: Any, path: Path) -> dict[str, Tensor]:
