@@ -4,6 +4,9 @@
 PYTHON ?= python3
 DEMO_BUDGET ?= 2m
 PYTEST_ARGS ?=
+DEVICE ?= cuda
+PART ?= machine parity speed maps systems accuracy
+MINUTES ?= 40
 
 VENV := .venv
 BENCH_VENV := .venv-bench
@@ -95,6 +98,13 @@ faults: $(VENV)/.installed-test  ## Attack the software for hours
 .PHONY: mutants
 mutants: $(VENV)/.installed-mutants  ## Count the small changes of central modules that tests notice (30 minutes); MODULES=masks for one
 	$(VENV)/bin/python tests/faults/mutants.py $(MODULES)
+
+GPU_ENV = $(if $(QUICK),$(VENV)/.installed-test,$(BENCH_VENV)/.installed-bench)
+
+.PHONY: gpu
+gpu: $(if $(GPU_PYTHON),,$(GPU_ENV))  ## Show everything on a GPU (40 minutes; PART, MINUTES); DEVICE=cpu QUICK=1 rehearses it
+	PYTHONPATH=src $(or $(GPU_PYTHON),$(dir $(GPU_ENV))bin/python) benchmarks/gpu/kit.py \
+		--device $(DEVICE) --part $(PART) --minutes $(MINUTES) $(if $(QUICK),--quick --again)
 
 .PHONY: parity
 parity: $(BENCH_VENV)/.installed-bench  ## Compare every model with timm's and torchvision's, in an environment of its own

@@ -220,14 +220,13 @@ def run_apart(job: Job, setting: Setting, log: Path) -> tuple[str, dict[str, Any
     process.start()
     sending.close()
     result, figures = "timed out", {"shows": f"not done after {job.limit_s:.0f} s"}
-    while receiving.poll(job.limit_s):
+    if receiving.poll(job.limit_s):
         try:
             result, figures = receiving.recv()
-        except EOFError:  # it ended, or died without a word
-            break
+        except EOFError:  # it died without a word
+            process.join()
+            result, figures = "failed", {"shows": f"the process ended with exit code {process.exitcode}"}
     stop(process)
-    if result == "timed out" and process.exitcode not in (None, -signal.SIGTERM, -signal.SIGKILL):
-        return "failed", {"shows": f"the process ended with exit code {process.exitcode}"}
     return result, figures
 
 
