@@ -121,7 +121,9 @@ class TensorBatch:
 
 def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
+        # From memory that may be moved, a copy would wait for what the GPU has to do before.
+        own = value.pin_memory() if device.type == "cuda" and value.device.type == "cpu" else value
+        return own.to(device, non_blocking=True)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_moved(each, device) for each in value))
     return value

@@ -215,8 +215,9 @@ class TrainStep:
 
     def _loss(self, batch: Any) -> Loss:
         is_stand_in, device = isinstance(batch, StandIn), self.processes.device
+        moved = (batch.batch if is_stand_in else batch).to(device)
         with autocast(self.settings.precision, device):
-            loss = self.objective.loss(self._called, (batch.batch if is_stand_in else batch).to(device))
+            loss = self.objective.loss(self._called, moved)
         if not is_stand_in:
             return loss
         parts = {name: torch.zeros_like(part) for name, part in loss.parts.items()}

@@ -91,7 +91,7 @@ def test_a_batch_has_the_soft_labels_of_its_images_in_training_alone() -> None:
     )
     samples = [objective.unlabelled(torch.zeros(3, 4, 4, dtype=torch.uint8), index) for index in (1, 0)]
 
-    batch = objective.collate(samples, torch.Generator().manual_seed(0))
+    batch = objective.collate(samples, torch.Generator().manual_seed(0)).to(torch.device("cpu"))
 
     assert torch.equal(batch.targets, targets[[1, 0]])
     assert batch.labels.tolist() == [2, 1]

@@ -13,6 +13,7 @@ from vitrail.data.source import ImageSample
 from vitrail.tasks.classification.objective import ClassificationObjective, ImageBatch
 from vitrail.train.objective import Counting, Ranking
 
+CPU = torch.device("cpu")
 PREPROCESSING = Preprocessing(image_size=(5, 7), mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
 
 
@@ -64,7 +65,7 @@ def test_collate_normalises_and_keeps_labels_and_indices() -> None:
 def test_training_batches_are_mixed_and_evaluation_batches_are_not() -> None:
     augment = AugmentSettings.from_tree({"mixup": 1.0})
     task = ClassificationObjective(3, PREPROCESSING, augment)
-    mixed = task.collate(samples(), torch.Generator().manual_seed(1))
+    mixed = task.collate(samples(), torch.Generator().manual_seed(1)).to(CPU)
     plain = task.collate(samples(), None)
     assert ((mixed.targets > 0).sum(-1) == 2).all()
     torch.testing.assert_close(mixed.targets.sum(-1), torch.ones(3))
@@ -75,7 +76,7 @@ def test_training_batches_are_mixed_and_evaluation_batches_are_not() -> None:
 def test_training_batches_are_augmented_by_their_generator_alone() -> None:
     task = ClassificationObjective(3, PREPROCESSING, AugmentSettings.from_tree({"flip": True, "shift": 2}))
     first, again, other = (
-        task.collate(samples(), torch.Generator().manual_seed(seed)).images for seed in (4, 4, 5)
+        task.collate(samples(), torch.Generator().manual_seed(seed)).to(CPU).images for seed in (4, 4, 5)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)

@@ -31,6 +31,25 @@ class ImageBatch(TensorBatch):
     """Index of each image in its source."""
 
 
+@dataclass(frozen=True)
+class TrainingBatch(TensorBatch):
+    """Images as they were read, which are augmented and mixed on the device that they are moved to."""
+
+    images: UInt8[Tensor, "batch 3 height width"]
+    targets: Float[Tensor, "batch classes"]
+    indices: Int[Tensor, " batch"]
+    preprocessing: Preprocessing
+    augment: AugmentSettings
+    seed: int
+    """Of the augmentation, which does not depend on the device but for rounding."""
+
+    def to(self, device: torch.device) -> ImageBatch:  # type: ignore[override]
+        moved, generator = super().to(device), torch.Generator().manual_seed(self.seed)
+        images = augment(self.preprocessing.normalise(moved.images), self.augment, generator)
+        images, targets = mix(images, moved.targets, self.augment, generator)
+        return ImageBatch(images, targets, targets.argmax(dim=-1), moved.indices)
+
+
 class ClassificationObjective:
     """Collation, cross entropy and scores of a classifier.
 
@@ -64,18 +83,19 @@ class ClassificationObjective:
     def best_by(self) -> tuple[str, Literal["max", "min"]]:
         return ("balanced_accuracy" if self.with_class_mean else "accuracy"), "max"
 
-    def collate(self, samples: Sequence[Any], generator: torch.Generator | None) -> ImageBatch:
-        """Stack and normalise images; with a generator, augment and mix them."""
-        images = self.preprocessing.normalise(torch.stack([sample.image for sample in samples]))
+    def collate(
+        self, samples: Sequence[Any], generator: torch.Generator | None
+    ) -> ImageBatch | TrainingBatch:
+        """Stack images, and normalise them; with a generator, to be augmented and mixed on their device."""
+        images = torch.stack([sample.image for sample in samples])
         labels = torch.tensor([sample.label for sample in samples], dtype=torch.int64)
         indices = torch.tensor([sample.index for sample in samples], dtype=torch.int64)
         targets = F.one_hot(labels, self.num_classes).float()
-        if generator is not None:
-            images = augment(images, self.augment, generator)
-            targets = targets if self.targets is None else self.targets[indices]
-            images, targets = mix(images, targets, self.augment, generator)
-            labels = targets.argmax(dim=-1)
-        return ImageBatch(images=images, targets=targets, labels=labels, indices=indices)
+        if generator is None:
+            return ImageBatch(self.preprocessing.normalise(images), targets, labels, indices)
+        targets = targets if self.targets is None else self.targets[indices]
+        seed = generator.initial_seed()
+        return TrainingBatch(images, targets, indices, self.preprocessing, self.augment, seed)
 
     def loss(self, model: nn.Module, batch: ImageBatch) -> Loss:
         """Sum the cross entropy with label smoothing over the images, in float32.
