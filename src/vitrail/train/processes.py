@@ -43,6 +43,11 @@ class Processes:
     device: torch.device
 
     @property
+    def is_joined(self) -> bool:
+        """Whether there is a group of processes, as under ``torchrun``; it may be a group of one."""
+        return dist.is_available() and dist.is_initialized()
+
+    @property
     def is_first(self) -> bool:
         """Whether this process writes the files and shows progress."""
         return self.rank == 0
@@ -146,7 +151,7 @@ def distribute(model: nn.Module, processes: Processes, parallel: Literal["ddp", 
 
     Each entry of a ``ModuleList`` (a block) is sharded separately, then the rest.
     """
-    if processes.world_size == 1:
+    if not processes.is_joined:
         return model
     if parallel == "ddp":
         own = [processes.device] if processes.device.type == "cuda" else None

@@ -46,7 +46,7 @@ class TrainStep:
         self.objective, self.processes, self.optim = objective, processes, experiment.optim
         self.settings = experiment.train
         self.model = model.to(processes.device).train()
-        is_sharded = processes.world_size > 1 and experiment.train.parallel == "fsdp"
+        is_sharded = processes.is_joined and experiment.train.parallel == "fsdp"
         self._unsharded = copy.deepcopy(model).cpu() if is_sharded else None
         if experiment.train.compile:
             self.model.compile()
