@@ -22,6 +22,7 @@ from vitrail.tasks.request import RECIPES, Request
 from vitrail.tasks.training import train
 from vitrail.train.budget import StepTimes
 from vitrail.train.processes import Processes, single_process
+from vitrail.train.settings import TrainSettings
 
 NANO = {"model.name": "vit_nano", "train.batch_size": 5, "train.validations": 2, "model.depth": 1}
 CHOSEN = {**NANO, "train.steps": 3}
@@ -170,9 +171,9 @@ def test_a_budget_becomes_steps_and_the_time_when_they_end(
     parts = TASKS["classification"].assemble(experiment, open_dataset(image_folder), {})
     started = time.monotonic()
 
-    planned, choices, deadline = plan_steps(
-        experiment, parts, Budget(30.0, started), single_process(), may_reduce
-    )
+    given = {} if may_reduce else {"validations": 2}
+    asked = TrainSettings.from_tree({"steps": 1, "batch_size": 1, **given})
+    planned, choices, deadline = plan_steps(experiment, parts, Budget(30.0, started), single_process(), asked)
     assert planned.train.validations == validations
 
     evaluation_s = TASKS["classification"].evaluation_share * 0.5 * len(parts.test) / 5

@@ -19,6 +19,7 @@ from vitrail.engines.loading import load_any
 from vitrail.models.checkpoint import LoadedModel
 from vitrail.tasks.answer_files import FileResults, text_table
 from vitrail.tasks.registry import FALLBACK, TASKS, other_use
+from vitrail.train.machine import memory_is_full
 
 if TYPE_CHECKING:
     from vitrail.interpret.viewer.explanation import Explanation
@@ -138,11 +139,28 @@ def answer_in_order(
         following = 0
         for batch in ([], *(plan(prepared) if prepared else ())):
             if batch:
-                answers = run([chunk[i] for i in batch], [prepared[i] for i in batch])
+                answers = _run_in_parts(run, [chunk[i] for i in batch], [prepared[i] for i in batch])
                 done.update(zip(batch, answers, strict=True))
             while following in done:
                 yield done.pop(following)
                 following += 1
+
+
+def _run_in_parts(
+    run: Callable[[Sequence[Item], Sequence[Prepared]], Iterable[Answer]],
+    items: Sequence[Item],
+    prepared: Sequence[Prepared],
+) -> list[Answer]:
+    """Run a batch, in halves where the GPU's memory is too small for it."""
+    try:
+        return list(run(items, prepared))
+    except torch.OutOfMemoryError:
+        if len(items) == 1:
+            raise memory_is_full("Choose a smaller model, or device='cpu'") from None
+    torch.cuda.empty_cache()
+    half = len(items) // 2
+    parts = (slice(0, half), slice(half, None))
+    return [answer for part in parts for answer in _run_in_parts(run, items[part], prepared[part])]
 
 
 def several(texts: object) -> Iterable[Any]:

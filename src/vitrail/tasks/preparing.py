@@ -21,6 +21,7 @@ from vitrail.data.settings import DataSettings
 from vitrail.data.stream import Preparable, SampleSource, steps_of_epoch
 from vitrail.engines.loading import load_once
 from vitrail.models.cost import count_model
+from vitrail.tasks.accelerator import COMPILED_FROM_S, choose_compiled, divide_steps
 from vitrail.tasks.contract import ModelRequest, Parts, Settled, Task
 from vitrail.tasks.registry import read_experiment, task_of, task_of_source
 from vitrail.tasks.request import Request, read_asked
@@ -30,7 +31,7 @@ from vitrail.train.machine import measure_matrix_products
 from vitrail.train.objective import Settling
 from vitrail.train.processes import Processes
 from vitrail.train.run import Choice
-from vitrail.train.settings import Experiment
+from vitrail.train.settings import Experiment, TrainSettings
 
 
 class Checking(NamedTuple):
@@ -99,9 +100,15 @@ def prepare(request: Request, processes: Processes, on_check: OnCheck = ignore) 
     if is_planned:
         check_cost(experiment, budget, processes)
     parts, deadline = task.assemble(experiment, dataset, settled.files), None
+    if (
+        processes.device.type == "cuda"
+        and processes.world_size == 1
+        and not asked.train.is_given("accumulate")
+    ):
+        experiment, further = divide_steps(experiment, parts, processes)
+        chosen += further
     if is_planned:
-        may_reduce = not asked.train.is_given("validations")
-        experiment, further, deadline = plan_steps(experiment, parts, budget, processes, may_reduce)
+        experiment, further, deadline = plan_steps(experiment, parts, budget, processes, asked.train)
         chosen += further
     settings = experiment.train
     epochs = settings.steps / steps_of_epoch(parts.train, settings.batch_size, settings.seed)
@@ -231,7 +238,7 @@ def check_cost(experiment: Experiment, budget: Budget, processes: Processes) -> 
 
 
 def plan_steps(
-    experiment: Experiment, parts: Parts, budget: Budget, processes: Processes, may_reduce: bool
+    experiment: Experiment, parts: Parts, budget: Budget, processes: Processes, asked: TrainSettings
 ) -> tuple[Experiment, list[Choice], Deadline | None]:
     """Measure a few steps and plan as many as the budget allows; also return the deadline, if there is one.
 
@@ -239,13 +246,24 @@ def plan_steps(
         experiment: everything but the number of steps.
         parts: not modified, except for filling the pixel cache.
         budget: of the whole run.
-        may_reduce: as for ``fit_steps``.
+        asked: the user's settings.
 
     Raises:
         ConfigError: the budget is too short.
     """
-    num_threads = torch.get_num_threads()
-    fit = fit_steps(experiment, parts, budget, processes, may_reduce)
+    num_threads, may_reduce = torch.get_num_threads(), not asked.is_given("validations")
+
+    def measure(tried: Experiment) -> Fit:
+        return fit_steps(tried, parts, budget, processes, may_reduce)
+
+    fit, choices = measure(experiment), list[Choice]()
+    if (
+        processes.device.type == "cuda"
+        and budget.seconds >= COMPILED_FROM_S
+        and not asked.is_given("compile")
+    ):
+        experiment, fit, choice = choose_compiled(experiment, fit, measure)
+        choices.append(choice)
     settings, task = experiment.train, task_of(experiment)
     per_epoch = steps_of_epoch(parts.train, settings.batch_size, settings.seed)
     steps = min(fit.steps, int(task.max_epochs * per_epoch) + 1)
@@ -255,7 +273,7 @@ def plan_steps(
         reason = f"{epochs:.0f} epochs, the most by default; {fit.steps} steps would fit into {budget}"
     if torch.get_num_threads() < num_threads:
         reason += "; with one thread, as other programs have the cores"
-    choices = [Choice("train.steps", str(steps), reason)]
+    choices.append(Choice("train.steps", str(steps), reason))
     if fit.validations < settings.validations:
         reason = f"each takes about {format_duration(fit.times.validation_s)}: a fifth of the budget, or one"
         choices.append(Choice("train.validations", str(fit.validations), reason))

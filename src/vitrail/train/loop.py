@@ -17,7 +17,7 @@ from vitrail.train import checkpoints
 from vitrail.train.budget import Deadline, Plan, check_batch_size
 from vitrail.train.events import Kept, Logged, OnEvent, Replanned, Saved, Started, Stepped, Validated, ignore
 from vitrail.train.interrupt import TrainingInterrupted, deferred_interrupts
-from vitrail.train.machine import keep_freed_memory, peak_memory_mib
+from vitrail.train.machine import keep_freed_memory, memory_is_full, peak_memory_mib
 from vitrail.train.objective import Counting, Objective
 from vitrail.train.processes import Processes, single_process
 from vitrail.train.run import Run
@@ -136,7 +136,13 @@ class _Training:
             former = self._plan.steps(self.step)
             if self._plan.restarts(self.step):
                 self._selection.so_far = checkpoints.Selected(best=self._selection.best)
-            self._train_step(batches, self.step, self._plan.settings)
+            try:
+                self._train_step(batches, self.step, self._plan.settings)
+            except torch.OutOfMemoryError:
+                raise memory_is_full(
+                    f"Set train.accumulate={2 * self._plan.settings.accumulate}, or lower train.batch_size; "
+                    f"{self._kept()}"
+                ) from None
             self._meter.add(batches)
             self.step += 1
             self._on_event(Stepped(self.step, former))
@@ -275,8 +281,10 @@ class _Training:
         self._on_event(Saved(self.step, folder))
 
     def _check_finite(self) -> None:
-        kept = f"the checkpoint of step {self._saved_step} in {self._run.checkpoints} is kept"
-        self._train_step.check_finite(self._plan.steps(self.step), kept)
+        self._train_step.check_finite(self._plan.steps(self.step), self._kept())
+
+    def _kept(self) -> str:
+        return f"the checkpoint of step {self._saved_step} in {self._run.checkpoints} is kept"
 
     def _record(self, kind: str, event: Logged | Validated) -> None:
         if self._processes.is_first:

@@ -18,6 +18,8 @@ from typing import Literal
 import psutil
 import torch
 
+from vitrail.core.errors import ConfigError
+
 Precision = Literal["float32", "bfloat16"]
 
 # CPU features with which oneDNN multiplies bfloat16 in hardware, as Linux names them.
@@ -136,6 +138,17 @@ def _product_rates(device: torch.device, precision: Precision, seconds: float = 
             torch.nn.functional.linear(x, weight).sum().item()
             moments.append(time.perf_counter())
     return [2 * tokens * width * 4 * width / (end - start) for start, end in itertools.pairwise(moments)]
+
+
+def memory_is_full(remedy: str) -> ConfigError:
+    """Return the error for a GPU whose memory is too small for what was tried."""
+    given = "the memory of the GPU is full"
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        others = (total - free - torch.cuda.memory_reserved()) / 2**30
+        given = f"the {total / 2**30:.0f} GiB of {torch.cuda.get_device_name()} are full"
+        given += f", {others:.0f} GiB of other programs" if others >= 1 else ""
+    return ConfigError(given, expected="a step or an input that fits", remedy=remedy)
 
 
 # Option numbers of glibc's malloc.h.
