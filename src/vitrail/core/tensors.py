@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,13 @@ def can_read_values(x: Tensor) -> bool:
     import torch
 
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def vector_of(values: Sequence[float], like: Tensor) -> Tensor:
+    """Return numbers in the type and on the device of a tensor, without a copy, which a GPU waits for."""
+    import torch
+
+    return torch.stack([like.new_full((), value) for value in values])
 
 
 def without_autocast(device: str) -> AbstractContextManager[object]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vitrail.core.config import Config, ImageSize
 from vitrail.core.errors import DataError
+from vitrail.core.tensors import vector_of
 from vitrail.data.dataset import EncodedImage
 from vitrail.data.images import decode, open_image, upright_size
 
@@ -42,9 +43,10 @@ class Normalisation(Config):
         self, images: UInt8[Tensor, "batch 3 height width"]
     ) -> Float[Tensor, "batch 3 height width"]:
         """Return ``(pixels / 255 - mean) / std`` of each channel in float32, on the device of the images."""
-        deviation = torch.tensor(self.std, device=images.device)[:, None, None]
-        shift = torch.tensor(self.mean, device=images.device)[:, None, None]
-        return images.float().mul_(1 / (255 * deviation)).sub_(shift / deviation)
+        pixels = images.float()
+        deviation = vector_of(self.std, pixels)[:, None, None]
+        shift = vector_of(self.mean, pixels)[:, None, None]
+        return pixels.mul_(1 / (255 * deviation)).sub_(shift / deviation)
 
 
 class Preprocessing(Normalisation):

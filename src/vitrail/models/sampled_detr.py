@@ -197,7 +197,8 @@ class SampledDETR(nn.Module):
         """Return the feature maps: backbone and hybrid encoder."""
         canvas, strides = (images.shape[-2], images.shape[-1]), self.config.strides
         if sizes is None or not is_padded(images, sizes):
-            whole = torch.tensor([canvas], device=images.device).expand(images.shape[0], -1)
+            height, width = (torch.full((len(images),), side, device=images.device) for side in canvas)
+            whole = torch.stack((height, width), dim=1)
             maps = self.backbone(images, None)
             maps = self.encoder([maps[stage] for stage in self.config.stages], [None] * len(strides))
             return join_levels(maps, whole, [None] * len(strides), strides=strides)

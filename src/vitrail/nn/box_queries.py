@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitrail.core.boxes import cxcywh_to_xyxy, xyxy_to_cxcywh
-from vitrail.core.tensors import without_autocast
+from vitrail.core.tensors import vector_of, without_autocast
 from vitrail.nn.blocks import MLP
 from vitrail.nn.deformable import FeatureLevels, patch_centres, patch_sizes
 from vitrail.nn.linear import Linear
@@ -237,7 +237,7 @@ def add_box_noise(
     true_boxes = boxes.float().gather(1, index[..., None].expand(-1, -1, 4))
     true_labels = labels.gather(1, index)
     # An image without boxes: centres and sizes anywhere.
-    anywhere = torch.rand_like(true_boxes) * true_boxes.new_tensor((1.0, 1.0, 0.5, 0.5))
+    anywhere = torch.rand_like(true_boxes) * vector_of((1.0, 1.0, 0.5, 0.5), true_boxes)
     true_boxes = torch.where(has_boxes[..., None], true_boxes, anywhere)
     drawn = torch.randint(num_classes, (batch, num_slots), device=boxes.device)
     keeps = torch.rand(batch, num_slots, device=boxes.device) >= label_noise

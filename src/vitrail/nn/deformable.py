@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vitrail.core.tensors import vector_of
 from vitrail.nn.blocks import Dropout
 from vitrail.nn.detr_attention import DetrAttention
 from vitrail.nn.linear import Linear
@@ -92,9 +93,10 @@ def patch_sizes(levels: FeatureLevels) -> Float[Tensor, "batch patches 2"]:
 
 def image_frame(levels: FeatureLevels) -> Frame:
     """Return where the images lie in their padded feature maps."""
-    strides = levels.sizes.new_tensor(levels.strides)
+    strides = vector_of(levels.strides, levels.sizes)
     patches = levels.sizes.flip(1)[..., None] / strides  # b 2 levels
-    lengths = levels.sizes.new_tensor([(columns, rows) for rows, columns in levels.grids]).T  # 2 levels
+    rows, columns = (vector_of(lengths, levels.sizes) for lengths in zip(*levels.grids, strict=True))
+    lengths = torch.stack((columns, rows))  # 2 levels
     return Frame(patches / lengths, (0.5 / lengths).expand_as(patches), (patches.ceil() - 0.5) / lengths)
 
 
@@ -188,7 +190,7 @@ def sampled_weights(
         points: x and y of the points, as fractions of the map's width and height.
     """
     rows, columns = grid
-    point = points * points.new_tensor((columns, rows)) - 0.5  # the centre of the first patch is zero
+    point = points * vector_of((columns, rows), points) - 0.5  # the centre of the first patch is zero
     corner = point.floor()
     share = point - corner  # weight of the further position
     dense = weights.new_zeros(*weights.shape[:-1], rows * columns)

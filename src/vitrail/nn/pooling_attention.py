@@ -300,8 +300,8 @@ class DecomposedRelativePositions(nn.Module):
 def _indicators(key_grid: Grid, *, bias_like: Tensor) -> Tensor:
     """Return ones where a row, or after them a column, is that of a key: rows + columns, keys."""
     rows, columns = key_grid
-    in_row = torch.eye(rows).repeat_interleave(columns, dim=1)
-    in_column = torch.eye(columns).repeat(1, rows)
+    in_row = torch.eye(rows, device=bias_like.device).repeat_interleave(columns, dim=1)
+    in_column = torch.eye(columns, device=bias_like.device).repeat(1, rows)
     return torch.cat((in_row, in_column)).to(bias_like)
 
 

@@ -157,7 +157,7 @@ class TrainStep:
     def clear_sums(self) -> None:
         self.sums = torch.zeros(3 + len(self.part_names), dtype=torch.float64, device=self.processes.device)
         self.num_summed = 0
-        self.diverged_at = torch.tensor(_NEVER, dtype=torch.float64, device=self.processes.device)
+        self.diverged_at = torch.full((), _NEVER, dtype=torch.float64, device=self.processes.device)
 
     def finish(self, chosen: Mapping[str, Tensor] | None = None) -> nn.Module:
         """Apply the averages, and return the unsharded model, with the ``chosen`` parameters and buffers if

@@ -106,7 +106,7 @@ class ClassificationObjective:
         smoothed = (1 - self.label_smoothing) * batch.targets + self.label_smoothing / self.num_classes
         return Loss(
             total=F.cross_entropy(logits, smoothed, reduction="sum"),
-            count=logits.new_tensor(float(len(batch))),
+            count=logits.new_full((), len(batch)),
             parts={"correct": (logits.detach().argmax(dim=-1) == batch.labels).sum().float()},
         )
 

@@ -87,7 +87,7 @@ class ContrastiveObjective:
             losses, is_found = contrast(images, texts, all_images, all_texts, targets, output.scale.float())
         return Loss(
             total=losses.sum(),
-            count=losses.new_tensor(float(len(batch))),
+            count=losses.new_full((), len(batch)),
             parts={"found_text": is_found.sum().float(), "scale": output.scale.detach() * len(batch)},
         )
 

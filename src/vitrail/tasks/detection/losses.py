@@ -148,7 +148,7 @@ class DetectionLoss:
         total = torch.stack(weighed).sum()
         return Loss(
             total=total,
-            count=total.new_tensor(float(sum(counts))),
+            count=total.new_full((), sum(counts)),
             parts={name: count * part.detach() for name, part in parts[0].items()}
             | {"auxiliary": (total - weighed[0]).detach()},
         )
@@ -187,7 +187,7 @@ class DetectionLoss:
 
         # If boxes have several predictions each, a box counts as much as one with a single prediction.
         num_boxes = targets.counts.sum().clamp(min=1)
-        normaliser = torch.maximum(num_boxes, torch.as_tensor(len(chosen), device=num_boxes.device)).float()
+        normaliser = num_boxes.clamp(min=len(chosen)).float()
         if self.scoring == "softmax":
             weight = self.settings.no_object_weight
             classes = softmax_class_loss(logits, assigned, is_assigned, labels, no_object_weight=weight)

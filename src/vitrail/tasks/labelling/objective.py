@@ -74,7 +74,7 @@ class LabellingObjective:
         logits, labels, _ = read_labels(model, batch)
         return Loss(
             total=F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction="sum"),
-            count=logits.new_tensor(float(len(labels))),
+            count=logits.new_full((), len(labels)),
             parts={"correct": (logits.detach().argmax(dim=-1) == labels).sum().float()},
         )
 
