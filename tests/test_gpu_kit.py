@@ -9,6 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+
+from vitrail.train import installation
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -91,3 +94,46 @@ def test_the_fastest_mode_of_a_side_is_by_median(kit):
     seconds = {"ours a": [1.0, 9.0, 1.0], "ours b": [2.0, 2.0, 2.0], "theirs": [3.0, 3.0, 3.0]}
     assert kit.fastest(seconds, "ours") == "ours a"
     assert kit.ratio(seconds, "ours a", "theirs") == "3.00 (0.33 to 3.00)"
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("cuda", "gpus", "notes", "has_device"),
+    [
+        ({}, 1, [], True),
+        ({"is_available": False}, 0, ["PyTorch finds no GPU"], False),
+        ({"free": 3 * GIB}, 1, ["3 of 24 GiB are free: other programs hold the rest."], True),
+        ({"bfloat16": False}, 1, ["Some GPU has no bfloat16: jobs in bfloat16 run in float32."], True),
+        ({}, 2, ["2 GPUs are here, and one is used: set CUDA_VISIBLE_DEVICES for another."], True),
+        (
+            {"broken": "CUDA error: the driver is too old\nCompile with ..."},
+            1,
+            ["the driver is too old"],
+            False,
+        ),
+    ],
+)
+def test_what_is_the_matter_with_a_gpu_is_one_sentence(
+    kit, monkeypatch, tmp_path, cuda, gpus, notes, has_device
+):
+    def memory(index):
+        if "broken" in cuda:
+            raise RuntimeError(cuda["broken"])
+        return cuda.get("free", 23 * GIB), 24 * GIB
+
+    monkeypatch.setattr(installation, "describe_installation", lambda: {"problems": [], "hardware": {}})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda.get("is_available", True))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Some GPU")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: cuda.get("bfloat16", True))
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: torch.zeros(1))
+    monkeypatch.setattr(kit, "gpus_of_machine", lambda: ["0000:01:00.0", "0000:02:00.0"][:gpus])
+
+    found = kit.find_machine(kit.Setting("cuda", False, tmp_path, tmp_path))
+
+    assert found["has_device"] == has_device
+    assert len(found["notes"]) == len(notes)
+    for note, told in zip(notes, found["notes"], strict=True):
+        assert note in told

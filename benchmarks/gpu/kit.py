@@ -144,24 +144,30 @@ def find_machine(setting: Setting) -> dict[str, Any]:
     import torch
 
     if not torch.cuda.is_available():
-        return {**facts, "shows": "no GPU", "notes": notes or ["PyTorch finds no GPU."]}
-    properties = torch.cuda.get_device_properties(0)
+        return {**facts, "shows": "no GPU", "notes": notes or ["PyTorch finds no GPU, and no driver of one."]}
     try:
+        name = torch.cuda.get_device_name(0)
         free, total = torch.cuda.mem_get_info(0)
-    except RuntimeError as error:  # as of a GPU that another process holds alone
-        notes.append(f"The GPU cannot be used: {str(error).splitlines()[0]}")
+        torch.ones(1, device="cuda").add_(1).item()
+    except (
+        RuntimeError
+    ) as error:  # as of a GPU that another process holds alone, or that PyTorch is too new for
+        notes.append(f"The GPU cannot be used: {str(error).strip().splitlines()[0]}")
         return {**facts, "shows": "a GPU that cannot be used"}
     if free < NEARLY_FREE * total:
         notes.append(f"{free / 2**30:.0f} of {total / 2**30:.0f} GiB are free: other programs hold the rest.")
     if not torch.cuda.is_bf16_supported(including_emulation=False):
-        notes.append(f"{properties.name} has no bfloat16: jobs in bfloat16 run in float32.")
-    if (count := len(os.environ.get("NVIDIA_VISIBLE_DEVICES", "").split(","))) > 1:
-        notes.append(
-            f"{count} GPUs are here, and the first one is used: set CUDA_VISIBLE_DEVICES for another."
-        )
-    torch.ones(1, device="cuda").add_(1).item()
-    name = f"{properties.name}, {total / 2**30:.0f} GiB, torch {torch.__version__}"
-    return {**facts, "has_device": True, "shows": name, "free_gib": free / 2**30}
+        notes.append(f"{name} has no bfloat16: jobs in bfloat16 run in float32.")
+    if (count := len(gpus_of_machine())) > 1:
+        notes.append(f"{count} GPUs are here, and one is used: set CUDA_VISIBLE_DEVICES for another.")
+    shows = f"{name}, {total / 2**30:.0f} GiB, torch {torch.__version__}"
+    return {**facts, "has_device": True, "shows": shows, "free_gib": free / 2**30}
+
+
+def gpus_of_machine() -> list[str]:
+    """Return NVIDIA's GPUs on Linux, also those that CUDA_VISIBLE_DEVICES hides."""
+    folder = Path("/proc/driver/nvidia/gpus")
+    return sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
 
 
 class Results:
