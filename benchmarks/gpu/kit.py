@@ -226,13 +226,14 @@ def run_apart(job: Job, setting: Setting, log: Path) -> tuple[str, dict[str, Any
     process.start()
     sending.close()
     result, figures = "timed out", {"shows": f"not done after {job.limit_s:.0f} s"}
-    if receiving.poll(job.limit_s):
-        try:
+    try:
+        if receiving.poll(job.limit_s):
             result, figures = receiving.recv()
-        except EOFError:  # it died without a word
-            process.join()
-            result, figures = "failed", {"shows": f"the process ended with exit code {process.exitcode}"}
-    stop(process)
+    except EOFError:  # it died without a word
+        process.join()
+        result, figures = "failed", {"shows": f"the process ended with exit code {process.exitcode}"}
+    finally:  # Ctrl-C, too
+        stop(process)
     return result, figures
 
 

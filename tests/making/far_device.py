@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -138,11 +139,29 @@ class _Factories(TorchDispatchMode):
         return compute(func, args, kwargs or {})
 
 
+class _Constructors(TorchFunctionMode):
+    """Catches functions that make tensors there of Python's numbers, which are copied."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is Tensor.new_tensor and isinstance(args[0], FarTensor):
+            kwargs = {"dtype": args[0].dtype, "device": args[0].device, **kwargs}
+            func, args = torch.tensor, args[1:]
+        device = kwargs.get("device")
+        if (
+            func in (torch.tensor, torch.as_tensor)
+            and device is not None
+            and torch.device(device).type == NAME
+        ):
+            return func(*args, **{**kwargs, "device": "cpu"}).to(device)
+        return func(*args, **kwargs)
+
+
 @contextmanager
 def far_device() -> Iterator[torch.device]:
     """Have the device inside the block."""
     Log.clear()
-    with _Factories():
+    with _Factories(), _Constructors():
         yield torch.device(NAME, 0)
 
 
