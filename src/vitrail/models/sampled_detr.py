@@ -197,7 +197,7 @@ class SampledDETR(nn.Module):
         """Return the feature maps: backbone and hybrid encoder."""
         canvas, strides = (images.shape[-2], images.shape[-1]), self.config.strides
         if sizes is None or not is_padded(images, sizes):
-            height, width = (torch.full((len(images),), side, device=images.device) for side in canvas)
+            height, width = (images.new_full(images.shape[:1], side, dtype=torch.long) for side in canvas)
             whole = torch.stack((height, width), dim=1)
             maps = self.backbone(images, None)
             maps = self.encoder([maps[stage] for stage in self.config.stages], [None] * len(strides))
