@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from kit import Job, Setting, SkipError, wait
-from systems import vitrail
+from systems import environment, run
 
 SETS = ("fashion-mnist", "cifar10")
 BATCHES = 100
 
 
 def accuracy(name: str, minutes: float, model: str | None = None) -> Job:
-    def run(setting: Setting) -> dict[str, Any]:
+    def job(setting: Setting) -> dict[str, Any]:
         data = data_of(name, setting)
         title = "-".join(filter(None, [name, model, f"{minutes:g}m"]))
         folder = setting.output / setting.device / title
@@ -25,7 +26,9 @@ def accuracy(name: str, minutes: float, model: str | None = None) -> Job:
         budget = ["--set", "train.steps=2"] if setting.quick else ["--budget", f"{minutes:g}m"]
         chosen = ["--model", model] if model else []
         started = time.monotonic()
-        vitrail(setting, "train", data, *budget, *chosen, "--output", folder.parent, "--name", title)
+        place = ["--output", str(folder.parent), "--name", title]
+        command = [sys.executable, "-m", "vitrail", "train", str(data), *budget, *chosen, *place]
+        run(command, environment(setting))
         took = time.monotonic() - started
         score = json.loads((folder / "report.json").read_text())["scores"]["accuracy"]
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -34,7 +37,7 @@ def accuracy(name: str, minutes: float, model: str | None = None) -> Job:
         shown = f"accuracy {score:.4f} after {took:.0f} s, {rate:.0f} images/s"
         return {"shows": shown, "accuracy": score, "seconds_of_all": took, "images_per_s": rate}
 
-    return Job(run, 60 * minutes * 1.05 + 30, rehearsed=(name, minutes, model) == (SETS[0], 1, None))
+    return Job(job, 60 * minutes * 1.05 + 30, rehearsed=(name, minutes, model) == (SETS[0], 1, None))
 
 
 def data_of(name: str, setting: Setting) -> Path | str:

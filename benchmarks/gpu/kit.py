@@ -21,6 +21,7 @@ import statistics
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -108,7 +109,11 @@ def main() -> None:
             continue
         results.run(name, job)
     bad = results.bad(jobs)
-    print(f"{len(jobs) - len(bad) - len(left)} of {len(jobs)} jobs without a fault: {results.table_path}")
+    here = [
+        found["result"] for name, found in results.found.items() if name in jobs and results.is_here(found)
+    ]
+    counts = ", ".join(f"{number} {result}" for result, number in Counter(here).items())
+    print(f"{counts}: {results.table_path}")
     if left:
         print(f"no time for {', '.join(left)}: run the command again, which goes on")
     if bad:

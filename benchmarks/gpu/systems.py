@@ -29,10 +29,13 @@ def environment(setting: Setting, **others: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, **hidden, **others}
 
 
-def vitrail(setting: Setting, *arguments: object, **others: str) -> str:
-    """Run the command, and return what it printed."""
-    command = [sys.executable, "-m", "vitrail", *map(str, arguments)]
-    return run(command, environment(setting, **others))
+def vitrail(*arguments: object) -> None:
+    """Run the command in this process, which has imported what it needs."""
+    from vitrail.cli import main
+
+    print("$ vitrail", *arguments, flush=True)
+    code = main([str(each) for each in arguments])
+    assert code == 0, f"vitrail {arguments[0]}: exit code {code}"
 
 
 def run(command: list[str], variables: dict[str, str]) -> str:
@@ -49,7 +52,7 @@ def small_run(setting: Setting) -> Path:
     folder = setting.output / setting.device / "digits"
     if not (folder / "report.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        vitrail(setting, "train", "digits", *small_training(setting, folder))
+        vitrail("train", "digits", *small_training(setting, folder))
     return folder
 
 
@@ -186,7 +189,7 @@ def exported(setting: Setting) -> dict[str, Any]:
     folder = small_run(setting)
     package = folder.with_name("digits.onnx")
     shutil.rmtree(package, ignore_errors=True)
-    vitrail(setting, "export", folder, package, "--format", "onnx")
+    vitrail("export", folder, package, "--format", "onnx")
     images = [image_of(number) for number in range(4)]
     ours = [each.scores for each in Predictor(folder, device=setting.device).predict(images)]
     theirs = [each.scores for each in Predictor(package).predict(images)]
@@ -235,7 +238,7 @@ def benched(setting: Setting) -> dict[str, Any]:
         else []
     )
     figures = folder.parent / "bench.json"
-    vitrail(setting, "bench", folder, "--json", figures, *options)
+    vitrail("bench", folder, "--json", figures, *options)
     found = json.loads(figures.read_text())["results"]
     ran = [each for each in found if each["images_per_s"]]
     assert ran, f"no engine ran: {found}"
