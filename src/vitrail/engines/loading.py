@@ -182,7 +182,7 @@ def find_model_folder(source: Path) -> Path:
         raise CheckpointError(
             f"{source} is not a folder" if source.exists() else f"there is no {source}",
             expected="a run directory, or the folder of a saved model",
-            remedy=f"Give a file of weights as --weights file:{source}"
+            remedy=f"Name a file of weights as file:{source}"
             if is_weights
             else "Name a run directory written by 'vitrail train', such as runs/NAME",
         )

@@ -127,7 +127,7 @@ def scale_of(seen: ChannelRange, factors: Float[Tensor, " channels"]) -> tuple[f
 
 
 def observe(model: nn.Module, batches: Iterable[Inputs]) -> dict[str, ChannelRange]:
-    """Return the input ranges of all quantisable layers by name; in evaluation mode, on the CPU."""
+    """Return the input ranges of all quantisable layers of a CPU model in evaluation mode, by name."""
     seen: dict[str, ChannelRange] = {}
 
     def look(name: str, _: nn.Module, given: tuple[Tensor, ...]) -> None:

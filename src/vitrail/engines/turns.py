@@ -108,7 +108,7 @@ def start_products(
             arguments = {"shape": list(shape), "precision": precision}
             remote = RemoteEngine("vitrail.engines.turns:MatrixProduct", arguments, threads=threads)
             products[precision] = stack.enter_context(remote)
-            remote.hold("product", tuple)
+            remote.hold("product", lambda: ())
     return products
 
 

@@ -49,14 +49,17 @@ def divide_steps(
 
 def _fits(experiment: Experiment, parts: Parts, processes: Processes) -> bool:
     try:
-        step = TrainStep(parts.objective, copy.deepcopy(parts.model), experiment, processes)
-        step(next(step.batches(parts.train, 0, 1)), 0, experiment.train)
+        _take_step(experiment, parts, processes)
     except torch.OutOfMemoryError:
         return False
     finally:
-        step = None  # type: ignore[assignment]
         torch.cuda.empty_cache()
     return True
+
+
+def _take_step(experiment: Experiment, parts: Parts, processes: Processes) -> None:
+    step = TrainStep(parts.objective, copy.deepcopy(parts.model), experiment, processes)
+    step(next(step.batches(parts.train, 0, 1)), 0, experiment.train)
 
 
 def choose_compiled(

@@ -113,7 +113,7 @@ def test_what_cannot_predict_is_refused(run: Path, tmp_path: Path) -> None:
         Predictor(unfinished)
     with pytest.raises(CheckpointError, match=r"there is no .*none\. Expected a run directory"):
         Predictor(tmp_path / "none")
-    with pytest.raises(CheckpointError, match=r"Give a file of weights as --weights file:.*pth"):
+    with pytest.raises(CheckpointError, match=r"Name a file of weights as file:.*pth"):
         Predictor(tmp_path / "weights.pth")
     with pytest.raises(ConfigError, match="batch size is 0"):
         Predictor(run, batch_size=0)

@@ -146,7 +146,7 @@ def read_plain_pickle(path: Path) -> Any:
         if len(content) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
         for operation, number, _ in pickletools.genops(content):
-            # memory would be taken for all numbers before it
+            # the unpickler allocates its memo up to the largest index
             if "PUT" in operation.name and isinstance(number, int) and number > len(content):
                 raise ValueError(f"it numbers a value {number:,}")
         try:
